@@ -1,0 +1,129 @@
+"""The same bits as keras.Model.fit, with the same order of the batches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+from tests.examples import X, Y, dropout_model, small, variable_digests
+
+from xptrain.training.trainer import Trainer
+
+KERAS_FIT = keras.Model.fit
+KERAS_EVALUATE = keras.Model.evaluate
+
+CASES: dict[str, dict[str, Any]] = {
+    "plain": {"epochs": 2, "batch_size": 8},
+    "partial batch": {"epochs": 2, "batch_size": 16},
+    "validation data": {"epochs": 3, "batch_size": 8, "validation_data": (X[:8], Y[:8])},
+    "validation split": {"epochs": 2, "batch_size": 8, "validation_split": 0.2, "validation_freq": 2},
+    "sample weight": {"epochs": 1, "batch_size": 8, "sample_weight": np.linspace(0, 1, 40)},
+    "steps per epoch": {"epochs": 3, "batch_size": 8, "steps_per_epoch": 3},
+    "initial epoch": {"epochs": 3, "initial_epoch": 1, "batch_size": 8},
+}
+OPTIMIZERS = {
+    "adam": lambda: keras.optimizers.Adam(0.01),
+    "sgd ema": lambda: keras.optimizers.SGD(0.01, momentum=0.9, use_ema=True),
+    "accumulation": lambda: keras.optimizers.Adam(0.01, gradient_accumulation_steps=3),
+    "schedule": lambda: keras.optimizers.Adam(keras.optimizers.schedules.ExponentialDecay(0.05, 3, 0.8)),
+}
+
+
+def both(make: Any, **arguments: Any) -> tuple[Any, Any]:
+    """Train twins, one with Keras and one with us, and return (digests, history) of each."""
+    results = []
+    for train in (
+        lambda model, **kw: keras_fit(model, **kw),
+        lambda model, **kw: Trainer(model, seed=0).fit(**kw),
+    ):
+        keras.utils.set_random_seed(1)
+        model = make()
+        callbacks = [
+            keras.callbacks.ReduceLROnPlateau(monitor="loss", patience=1, factor=0.5, min_delta=1.0),
+            keras.callbacks.EarlyStopping(monitor="loss", patience=2, restore_best_weights=True),
+        ]
+        history = train(model, x=X, y=Y, shuffle=False, verbose=0, callbacks=callbacks, **arguments)
+        results.append((variable_digests(model), history.history, history.epoch))
+    return results[0], results[1]
+
+
+def keras_fit(model: Any, **arguments: Any) -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(keras.Model, "fit", KERAS_FIT)
+        patch.setattr(keras.Model, "evaluate", KERAS_EVALUATE)
+        return model.fit(**arguments)
+
+
+@pytest.mark.usefixtures("no_keras_fit")
+@pytest.mark.parametrize("case", CASES)
+def test_same_bits_as_keras(case: str) -> None:
+    theirs, ours = both(dropout_model, **CASES[case])
+    assert ours == theirs
+
+
+@pytest.mark.usefixtures("no_keras_fit")
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_same_bits_with_each_optimizer(optimizer: str) -> None:
+    theirs, ours = both(lambda: dropout_model(OPTIMIZERS[optimizer]()), epochs=2, batch_size=8)
+    assert ours == theirs
+
+
+@pytest.mark.usefixtures("no_keras_fit")
+@pytest.mark.parametrize("size", [3, 4])
+def test_steps_per_execution_counts_every_step_once_case_13(size: int) -> None:
+    seen: list[int] = []
+
+    class Count(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            seen.append(batch)
+
+    model = small(steps_per_execution=size)
+    Trainer(model, seed=0).fit(X, Y, batch_size=4, epochs=1, verbose=0, callbacks=[Count()])
+    assert int(model.optimizer.iterations) == 10
+    assert seen[-1] == 9
+
+
+@pytest.mark.usefixtures("no_keras_fit")
+def test_nested_inputs_and_outputs() -> None:
+    def make() -> Any:
+        a, b = keras.Input((2,), name="a"), keras.Input((2,), name="b")
+        joined = keras.layers.Concatenate()([a, b])
+        outputs = {"p": keras.layers.Dense(1, name="p")(joined), "q": keras.layers.Dense(1, name="q")(joined)}
+        model = keras.Model({"a": a, "b": b}, outputs)
+        model.compile("adam", {"p": "mse", "q": "mae"}, metrics={"p": ["mae"], "q": ["mae"]})
+        return model
+
+    x = {"a": X[:, :2], "b": X[:, 2:]}
+    y = {"p": Y, "q": -Y}
+    keras.utils.set_random_seed(0)
+    theirs = make()
+    expected = keras_fit(theirs, x=x, y=y, batch_size=8, epochs=2, shuffle=False, verbose=0)
+    keras.utils.set_random_seed(0)
+    ours = make()
+    found = Trainer(ours).fit(x, y, batch_size=8, epochs=2, shuffle=False, verbose=0)
+    assert found.history == expected.history
+    assert variable_digests(ours) == variable_digests(theirs)
+
+
+@pytest.mark.usefixtures("no_keras_fit")
+def test_evaluate_and_predict_agree_with_keras() -> None:
+    keras.utils.set_random_seed(0)
+    model = dropout_model()
+    Trainer(model, seed=0).fit(X, Y, epochs=1, verbose=0)
+    before = variable_digests(model)
+    ours = Trainer(model).evaluate(X, Y, batch_size=16)
+    predicted = Trainer(model).predict(X, batch_size=16)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(keras.Model, "evaluate", KERAS_EVALUATE)
+        assert ours == model.evaluate(X, Y, batch_size=16, verbose=0)
+    assert np.array_equal(predicted, model.predict(X, batch_size=16, verbose=0))
+    changed = {k for k, v in variable_digests(model).items() if v != before[k]}
+    assert all(key.startswith("metrics/") for key in changed)
+
+
+@pytest.mark.usefixtures("no_keras_fit")
+def test_the_fixture_does_stop_keras() -> None:
+    with pytest.raises(AssertionError, match="own loop"):
+        small().fit(X, Y)

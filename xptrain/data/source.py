@@ -1,0 +1,33 @@
+"""What the loop needs from any source of batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any, Protocol
+
+
+class Source(Protocol):
+    """Yields the batches of one epoch from any batch on."""
+
+    @property
+    def num_batches(self) -> int | None:
+        """Batches in one epoch, or None when that is not known before its end."""
+
+    def first(self) -> Any:
+        """Return a batch with the structure, dtypes and shapes of the first one, to build the model with."""
+
+    def batches_in(self, epoch: int) -> int | None:
+        """Return how many batches one epoch has, or None when that is not known before its end."""
+
+    def epoch(self, fit: int, epoch: int, start: int = 0) -> Iterator[Any]:
+        """Yield the batches of an epoch from number `start` on; O(1) to begin where the data allows it."""
+
+    def describe(self) -> dict[str, Any]:
+        """Return, as JSON data, what must be equal for a resumed run to see the same batches."""
+
+
+def in_chunks(batches: Iterator[Any], size: int) -> Iterator[list[Any]]:
+    """Yield lists of `size` batches; the last one may be shorter."""
+    while chunk := list(islice(batches, size)):
+        yield chunk

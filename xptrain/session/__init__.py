@@ -1,0 +1,1 @@
+"""A run: opens, attaches and closes everything below it."""

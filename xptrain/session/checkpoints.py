@@ -1,0 +1,128 @@
+"""The checkpoints of a run as its fits see them: where each goes on from, and when it saves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from xptrain.checkpoint.lock import RunLock
+from xptrain.checkpoint.policies import Policy, SaveEvent
+from xptrain.checkpoint.receipts import Loaded, Receipt
+from xptrain.errors import CheckpointNotFoundError, XptrainError
+from xptrain.state.snapshot import Snapshot
+
+
+class Checkpoints:
+    """Reads and writes one run's checkpoints. Orbax is not loaded before the first fit.
+
+    Args:
+        folder: The checkpoint folder.
+        policy: When to save and what to keep.
+        before_commit: Makes the journal durable; called with the step.
+        say: Tells the user a sentence.
+    """
+
+    def __init__(
+        self, folder: Path, policy: Policy, before_commit: Callable[[int], None], say: Callable[[str], None]
+    ) -> None:
+        self.folder = folder
+        self.lock = RunLock(folder)
+        self.attempt = 0
+        self._policy = policy
+        self._before_commit = before_commit
+        self._say = say
+        self._newest: Loaded | None = None
+        self._searched = False
+        self.committed: list[Receipt] = []
+
+    def acquire(self, above: int) -> int:
+        """Take the run's lock; returns the number of this attempt."""
+        self.attempt = self.lock.acquire(above=above)
+        return self.attempt
+
+    def for_fit(self, fit: int) -> Loaded | None:
+        """Return the verified checkpoint that a fit goes on from, or None when it has not begun.
+
+        Args:
+            fit: Number of the fit. One that was finished gets its last checkpoint.
+
+        Raises:
+            CheckpointDamagedError: If there are checkpoints and none is whole.
+            CheckpointNotFoundError: If a finished fit's last checkpoint is gone.
+        """
+        if not self._searched:
+            self._searched = True
+            if self.attempt > 1:
+                seen = len(self._saver.store.notices)
+                self._newest = self._saver.store.newest_good()
+                for notice in self._saver.store.notices[seen:]:
+                    self._say(notice)
+        newest = self._newest
+        if newest is None or newest.receipt.cursor.fit < fit:
+            return None
+        if newest.receipt.cursor.fit == fit:
+            return newest
+        for receipt in self._saver.store.folder.receipts():
+            if receipt.cursor.fit == fit and receipt.cursor.done:
+                return self._saver.store.load(receipt.step)
+        raise CheckpointNotFoundError(
+            f"the last checkpoint of fit {fit} is gone, and a later fit builds on it",
+            expected="a checkpoint that ends the fit (pinned, never deleted by retention)",
+            found=f"nothing for it in {self.folder}",
+            remedy="restore the folder from a backup, or start a new run",
+        )
+
+    def due(self, step: int, steps_done: int, epochs_done: int | None) -> bool:
+        """Tell whether the policy wants a checkpoint at this step boundary."""
+        return self._policy.due(
+            SaveEvent(
+                step=step,
+                steps_done=steps_done,
+                epoch_end=epochs_done is not None,
+                epochs_done=epochs_done or 0,
+                seconds=self._saver.seconds_since_save(),
+            )
+        )
+
+    @property
+    def wants_steps(self) -> bool:
+        """Whether the policy can want a checkpoint inside an epoch."""
+        return any(
+            getattr(rule, "steps", None) or getattr(rule, "minutes", None) for rule in self._policy.rules
+        )
+
+    def save(self, snapshot: Snapshot) -> None:
+        """Save in the background; raises what an earlier save failed with."""
+        self._saver.submit(snapshot)
+
+    def close(self) -> XptrainError | None:
+        """Wait for the saves and give the lock back; returns what a save failed with."""
+        failure: XptrainError | None = None
+        if self._made is not None:
+            try:
+                self._made.close()
+            except XptrainError as error:
+                failure = error
+        self.lock.release()
+        return failure
+
+    _made = None
+
+    @property
+    def _saver(self):  # type: ignore[no-untyped-def]
+        if self._made is None:
+            from xptrain.checkpoint.saver import Saver
+            from xptrain.checkpoint.store import Store
+
+            self._made = Saver(
+                Store(self.folder),
+                self._policy,
+                self.attempt,
+                before_commit=self._fenced_commit,
+                after_commit=self.committed.append,
+            )
+        return self._made
+
+    def _fenced_commit(self, step: int) -> None:
+        self._before_commit(step)
+        self.lock.check()

@@ -1,0 +1,249 @@
+"""One fit of a run: what it goes on from, what is refused, what is recorded, when it is saved."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from xptrain.checkpoint.receipts import Loaded
+from xptrain.errors import UsageError
+from xptrain.provenance.data import fingerprint
+from xptrain.provenance.diff import compare
+from xptrain.provenance.difference import Difference
+from xptrain.provenance.grade import Grade, admit
+from xptrain.provenance.hazards import Hit
+from xptrain.provenance.manifest import capture_dynamic
+from xptrain.provenance.summary import difference_table, hazard_table
+from xptrain.session.config import flatten
+from xptrain.state.records import VariableRecord
+from xptrain.state.snapshot import Snapshot
+from xptrain.training.describe import summary
+from xptrain.training.observer import Epoch, Plan, Restored, Start
+
+if TYPE_CHECKING:
+    from xptrain.session.run import Run
+
+_VOLATILE = frozenset({"time/epoch_seconds", "time/steps_per_second"})
+
+
+class RunObserver:
+    """Watches one fit for a run; see `training.observer.Observer` for when each method is called.
+
+    Args:
+        run: The run, open.
+        fit: Number of the fit.
+    """
+
+    def __init__(self, run: Run, fit: int) -> None:
+        self._run = run
+        self._fit = fit
+        self._restored: Loaded | None = None
+        self._manifest: dict[str, Any] = {}
+        self._differences: list[Difference] = []
+        self._epoch_offset = 0
+        self._model: Any = None
+        self.wants_steps = run.checkpoints.wants_steps
+
+    def begin(self, plan: Plan, model: Any, records: Sequence[VariableRecord]) -> Start:
+        """Find the checkpoint, capture what must be equal, and say where the fit goes on."""
+        run = self._run
+        self._model = model
+        loaded = self._restored = run.checkpoints.for_fit(self._fit)
+        data = fingerprint(plan.data)
+        self._manifest = capture_dynamic(
+            run.manifest,
+            run_canary=self._fit == 0,
+            data=data.as_json(),
+            order=dict(plan.source),
+            fit=_fit_section(plan),
+            callbacks=[{"name": name} for name in plan.callbacks],
+            variables=[(r.key, r.role, r.path, r.variable.value) for r in records],
+        )
+        self._manifest["data_note"] = data.note
+        self._manifest["model"] = dict(plan.model)
+        before = run.manifests.last(run.attempt, self._fit)
+        if before is not None:
+            self._differences = compare(before, self._manifest)
+        extend = False
+        if loaded is not None:
+            extend = self._check_epochs(plan, loaded)
+        self._admit(uncaptured=())
+        self._epoch_offset = run.next_epoch - plan.initial_epoch if self._fit else 0
+        restored = None
+        step = run.step
+        if loaded is not None:
+            receipt = loaded.receipt
+            restored = Restored(receipt.step, receipt.cursor, loaded.leaves, loaded.host)
+            self._epoch_offset = int(loaded.host["session"]["epoch_offset"])
+            self._say_where(plan, loaded, extend)
+            run.step, run.next_epoch = receipt.step, receipt.cursor.epoch + self._epoch_offset
+        elif run.attempt > 1 and not run.resumed_from:
+            run.say(f"run {run.key}, attempt {run.attempt}: no checkpoint yet, starting at step 0")
+            run.note_start(0)
+        return Start(fit=self._fit, step=step, seed=run.seed, restored=restored, extend=extend)
+
+    def ready(self, program: Callable[[], str], uncaptured: Sequence[str], changes: Sequence[Any]) -> None:
+        """Compare the compiled program, grade the run, and record the attempt's manifest."""
+        run = self._run
+        self._manifest["program"] = {"train_step": program()}
+        before = run.manifests.last(run.attempt, self._fit)
+        if before is not None:
+            self._differences = compare(before, self._manifest)
+        self._differences += [
+            Difference("callbacks", f"{c.callback}.{c.name}", c.before, c.after, "tell", "this attempt's value is used")
+            for c in changes
+        ]
+        grade = self._admit(uncaptured)
+        told = [difference for difference in self._differences if difference.severity == "tell"]
+        if self._differences:
+            run.say("changed since the run was started:\n" + difference_table(self._differences))
+        self._manifest["grade"] = grade.as_json()
+        self._manifest["differences"] = [str(difference) for difference in self._differences]
+        self._record(grade, bool(told))
+
+    def step(self, step: int, logs: Mapping[str, Any]) -> None:
+        """Queue the step's values; nothing waits."""
+        self._run.step = step
+        self._run.writer.log_device(step, {f"batch/{name}": value for name, value in logs.items()})
+
+    def due(self, step: int, steps_done: int, epochs_done: int | None = None) -> bool:
+        """Ask the policy."""
+        return self._run.checkpoints.due(step, steps_done, epochs_done)
+
+    def save(self, snapshot: Snapshot) -> None:
+        """Add what the session needs to go on, and save in the background."""
+        run = self._run
+        session = {"epoch_offset": self._epoch_offset, "journal": run.journal_end()}
+        run.checkpoints.save(replace(snapshot, host={**snapshot.host, "session": session}))
+        if snapshot.cursor.done:
+            run.next_epoch = snapshot.cursor.epoch + self._epoch_offset
+
+    def epoch(self, epoch: Epoch) -> None:
+        """Record the epoch's values under `train/` and `val/`, with the run's epoch number."""
+        run = self._run
+        number = epoch.epoch + self._epoch_offset
+        values = {
+            f"val/{name[4:]}" if name.startswith("val_") else f"train/{name}": value
+            for name, value in epoch.logs.items()
+            if isinstance(value, (int, float))
+        }
+        if epoch.trained and epoch.seconds > 0:
+            values["time/epoch_seconds"] = epoch.seconds
+            values["time/steps_per_second"] = epoch.trained / epoch.seconds
+        run.writer.log(number, values, volatile=_VOLATILE)
+        run.note_progress(epoch.step)
+
+    def _admit(self, uncaptured: Sequence[str]) -> Grade:
+        run = self._run
+        hits = [Hit(**hit) for hit in self._manifest["hazards"]]
+        topology = self._manifest.get("topology") or {}
+        note = self._manifest["data_note"]
+        return admit(
+            exactness=run.settings.exactness,
+            allow=run.settings.allow,
+            hazards=hits,
+            devices=int(topology.get("devices", 1) or 1),
+            not_captured=[f"{name} cannot be captured" for name in uncaptured],
+            differences=self._differences,
+            notes=[note] if note else [],
+        )
+
+    def _check_epochs(self, plan: Plan, loaded: Loaded) -> bool:
+        """Return whether a finished fit is to be trained further; refuse fewer epochs than are trained."""
+        cursor = loaded.receipt.cursor
+        trained = cursor.epoch + (1 if cursor.batch else 0)
+        if plan.epochs < trained and not loaded.host.get("stopped"):
+            raise UsageError(
+                "the fit asks for fewer epochs than the run has trained",
+                expected=f"epochs >= {trained}",
+                found=f"epochs={plan.epochs}",
+                remedy="give the run its number of epochs again, or start a new run",
+            )
+        return cursor.done and plan.epochs > cursor.epoch and not loaded.host.get("stopped")
+
+    def _say_where(self, plan: Plan, loaded: Loaded, extend: bool) -> None:
+        run, receipt = self._run, loaded.receipt
+        cursor = receipt.cursor
+        if cursor.done and not extend:
+            run.say(f"run {run.key}: fit {self._fit} is finished ({receipt.step} steps), not trained again")
+            return
+        batch = f", batch {cursor.batch + 1} of {plan.source.get('num_batches')}" if cursor.batch else ""
+        run.say(
+            f"run {run.key}, attempt {run.attempt}: going on from step {receipt.step} "
+            f"(epoch {cursor.epoch + 1} of {plan.epochs}{batch})"
+        )
+        run.note_start(receipt.step)
+
+    def _record(self, grade: Grade, changed: bool) -> None:
+        run, manifest = self._run, self._manifest
+        path = run.manifests.write(manifest, run.attempt, self._fit)
+        run.keep_text(path.read_text(), path.name, "manifest")
+        run.grade = grade if self._fit == 0 else run.grade.lower(grade.level, *grade.reasons)
+        layout = json.dumps(manifest["variables"], indent=1)
+        suffix = f"-fit-{self._fit}" if self._fit else ""
+        if run.attempt == 1 or changed:
+            run.keep_text(layout, f"sharding{suffix}.json", "")
+            run.keep_text(summary(self._model), f"summary{suffix}.txt", "model")
+        run.keep_text(_hazards_text(manifest["hazards"]), "hazards.txt", "manifest")
+        topology = manifest.get("topology") or {}
+        devices = manifest["devices"]
+        run.writer.append(
+            "tags",
+            values={
+                "xptrain.grade": str(run.grade),
+                "xptrain.data": manifest["data"]["digest"],
+                "xptrain.device": ", ".join(f"{n} x {kind}" for kind, n in devices["kinds"].items()),
+                "xptrain.mesh": topology.get("mesh_text") or "none",
+                "xptrain.program": manifest["program"]["train_step"],
+            },
+        )
+        prefix = f"fit{self._fit}." if self._fit else ""
+        run.writer.append("params", values={prefix + k: v for k, v in _params(manifest).items()})
+        run.writer.append(
+            "dataset",
+            name=f"{run.settings.experiment}{suffix}",
+            digest=manifest["data"]["digest"],
+            source="arrays in memory",
+            profile=manifest["data"]["profile"],
+            context="training",
+        )
+        if self._fit == 0:
+            run.say(f"run {run.key}: {run.grade}")
+
+
+def _fit_section(plan: Plan) -> dict[str, Any]:
+    return {
+        "epochs": plan.epochs,
+        "initial_epoch": plan.initial_epoch,
+        "validation": None if plan.validation is None else dict(plan.validation),
+        **plan.settings,
+    }
+
+
+def _params(manifest: Mapping[str, Any]) -> dict[str, str]:
+    """Return what people compare; MLflow's compare page shows params only."""
+    model = manifest["model"]
+    versions = manifest["packages"]["installed"]
+    flat = {
+        "epochs": manifest["fit"]["epochs"],
+        "batch_size": manifest["order"].get("batch_size"),
+        "samples": manifest["order"].get("num_samples"),
+        "shuffle": manifest["order"].get("shuffle"),
+        "model": model["class"],
+        "params": model["params"],
+        "loss": model["loss"],
+        **flatten({"optimizer": model["optimizer"] or {}}),
+        "data": manifest["data"]["digest"][:12],
+        "program": manifest["program"]["train_step"][:12],
+        "keras": versions.get("keras"),
+        "jax": versions.get("jax"),
+        "jaxlib": versions.get("jaxlib"),
+        "commit": (manifest["code"]["git"].get("commit") or "none")[:12],
+    }
+    return {name: value if isinstance(value, str) else json.dumps(value) for name, value in flat.items()}
+
+
+def _hazards_text(hits: Sequence[Mapping[str, Any]]) -> str:
+    return hazard_table([Hit(**hit) for hit in hits]) + "\n"

@@ -1,0 +1,152 @@
+"""Opening a run: its folder, its lock, its journal, what was recorded before and what is recorded now."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import socket
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from xptrain.checkpoint.lock import RunLock
+from xptrain.errors import RunLiveError
+from xptrain.provenance import diff, summary
+from xptrain.provenance.manifest import Capture, capture_static
+from xptrain.provenance.secrets import redact_mapping
+from xptrain.session import identity
+from xptrain.session.config import flatten
+from xptrain.session.manifests import Manifests
+from xptrain.session.settings import Settings
+from xptrain.tracking.attempts import is_live, run_state
+from xptrain.tracking.durable import now_ms
+from xptrain.tracking.folder import RunFolder, RunInfo, create
+from xptrain.tracking.folder import home as runs_home
+from xptrain.tracking.stores import check_store, mask
+
+
+@dataclass(frozen=True)
+class Found:
+    """A run that is about to be opened.
+
+    Args:
+        folder: Its folder.
+        config: Its config, as JSON data.
+        seed: Its seed.
+        resumed: True when it existed before.
+        attempts: Attempts so far.
+    """
+
+    folder: RunFolder
+    config: dict[str, Any]
+    seed: int
+    resumed: bool
+    attempts: int
+
+
+def find_or_create(settings: Settings) -> Found:
+    """Return the run that `settings` mean; a new one gets its folder.
+
+    Raises:
+        RunNotFoundError: If the run to resume does not exist.
+        RunLiveError: If another process trains it.
+        TrackerError: If the tracking store or the folder cannot be used.
+    """
+    home = runs_home()
+    folder, key = identity.target(settings, home)
+    if folder is not None:
+        return _existing(folder, settings)
+    store = check_store(settings.tracking_uri, home)
+    seed = settings.seed if settings.seed is not None else int.from_bytes(os.urandom(4), "little")
+    config = settings.config or {}
+    name, place = identity.PROCESS.next_place()
+    checkpoint_dir = settings.checkpoint_dir / key if settings.checkpoint_dir else None
+    script = sys.argv[0] if sys.argv and sys.argv[0] not in ("", "-c") else None
+    info = RunInfo(
+        key=key,
+        experiment=settings.experiment,
+        name=settings.name,
+        created_ms=now_ms(),
+        tracking_uri=mask(store.uri),
+        artifact_location=store.artifact_location,
+        checkpoint_dir=str(checkpoint_dir or home / "runs" / key / "checkpoints"),
+        description=settings.description,
+        script=str(Path(script).absolute()) if script else None,
+        argv=tuple(_shown_arguments()),
+        cwd=str(Path.cwd()),
+        user=_user(),
+        host=socket.gethostname(),
+        setup={"seed": seed, "config": redact_mapping(config)[0], "process": name, "place": place},
+    )
+    return Found(create(info, home), config, seed, resumed=False, attempts=0)
+
+
+def _existing(folder: RunFolder, settings: Settings) -> Found:
+    info = folder.info
+    setup = info.setup
+    state = run_state(folder)
+    if state.attempt is not None and state.status == "RUNNING" and is_live(state.attempt):
+        # The lock decides; this only gives the answer before anything is touched.
+        lock = RunLock(Path(info.checkpoint_dir)).peek()
+        if lock is None or lock.live:
+            raise RunLiveError(
+                f"run {info.key} is being trained now",
+                expected="a run that no process trains",
+                found=f"process {state.attempt.pid} on {state.attempt.host}, attempt {state.attempt.attempt}",
+                remedy="wait for it, or stop it first",
+            )
+    recorded = dict(setup.get("config") or {})
+    config = recorded
+    if settings.config is not None:
+        # Secrets are not recorded: they come from the script each time. With `allow` its values hold.
+        shown = redact_mapping(settings.config)[0]
+        if shown == recorded or "config" in settings.allow:
+            config = settings.config
+    seed = int(setup.get("seed", settings.seed or 0))
+    return Found(folder, config, seed, resumed=True, attempts=state.attempt.attempt if state.attempt else 0)
+
+
+def capture(found: Found, settings: Settings, attempt: int, manifests: Manifests) -> tuple[Capture, str]:
+    """Capture the static manifest; on a resume, compare it with the last one before anything is trained.
+
+    Returns:
+        The capture, and a table of what is told about differences (empty without any).
+
+    Raises:
+        ChangedError: If something that moves bits changed and is not allowed.
+    """
+    offered = settings.config if settings.config is not None else found.config
+    seed = settings.seed if settings.seed is not None else found.seed
+    static = capture_static(config=offered, seed=seed, attempt=attempt)
+    before = manifests.last(attempt)
+    differences = diff.compare(before, static.record) if before is not None else []
+    diff.refuse(differences, settings.allow)
+    return static, summary.difference_table(differences) if differences else ""
+
+
+def first_params(config: dict[str, Any], seed: int) -> dict[str, str]:
+    """Return the params that are known at `run()`: the flattened config, without secrets, and the seed."""
+    shown = redact_mapping(config)[0]
+    params = {name: value if isinstance(value, str) else json.dumps(value) for name, value in flatten(shown).items()}
+    return {**params, "seed": str(seed)}
+
+
+def _shown_arguments() -> list[str]:
+    from xptrain.provenance.secrets import redact_argv
+
+    return redact_argv(sys.argv[1:])[0]
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        # A container may run under a number that has no name.
+        return str(os.getuid())
+
+
+def config_text(config: dict[str, Any]) -> str:
+    """Return the config as it is kept in config.json: readable, without secrets."""
+    return json.dumps(redact_mapping(config)[0], indent=2, sort_keys=True) + "\n"

@@ -1,0 +1,1 @@
+"""What is saved: train state, host state, and their digests."""

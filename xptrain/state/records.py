@@ -1,0 +1,26 @@
+"""A variable and the key under which a checkpoint knows it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Role = Literal["trainable", "non_trainable", "optimizer", "metrics"]
+
+
+@dataclass(frozen=True)
+class VariableRecord:
+    """One variable of a model, its optimizer or its metrics.
+
+    Args:
+        key: Identity: position in the layer tree and variable name, for example `model/0.dense/kernel`.
+            It does not depend on automatic names, on freezing or on what was built before.
+        role: Which part of the train state holds it now. Evidence, not identity.
+        path: Keras's own path, with automatic names in it. Evidence, not identity.
+        variable: The `keras.Variable`.
+    """
+
+    key: str
+    role: Role
+    path: str
+    variable: Any

@@ -1,0 +1,39 @@
+"""The random generators that live in the host process: Python's, NumPy's and Keras's global ones."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, MutableMapping
+from typing import Any
+
+import numpy as np
+
+from xptrain.state.codec import decode, encode
+
+
+def capture_rng(arrays: MutableMapping[str, Any]) -> Any:
+    """Return the states of the global Python and NumPy generators as JSON data.
+
+    Args:
+        arrays: Receives the arrays of the states, as in `codec.encode`.
+    """
+    return {
+        "python": encode(random.getstate(), arrays, "random"),
+        "numpy": encode(np.random.get_state(legacy=False), arrays, "numpy.random"),
+    }
+
+
+def restore_rng(data: Any, arrays: Mapping[str, Any]) -> None:
+    """Put the global Python and NumPy generators back where `capture_rng` saw them."""
+    random.setstate(decode(data["python"], arrays))
+    np.random.set_state(decode(data["numpy"], arrays))
+
+
+def seed_everything(seed: int) -> None:
+    """Seed the global generators of Python, NumPy and Keras from one integer.
+
+    Uses `keras.utils.set_random_seed`, which starts no JAX backend.
+    """
+    import keras
+
+    keras.utils.set_random_seed(seed)

@@ -1,0 +1,1 @@
+"""What MLflow gets: the journal, its delivery, and the recorder process that delivers it."""

@@ -1,0 +1,330 @@
+"""The run folder: who a run is, where its files lie, and how a run is found by name."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import tempfile
+import time
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+
+from xptrain.errors import RunNotFoundError, TrackerError, UsageError
+from xptrain.tracking.durable import fsync_folder, write_json
+
+_SHOWN = 5
+
+
+def home() -> Path:
+    """Return the absolute home of all runs: `$XPTRAIN_HOME`, else `.xptrain` in the working directory."""
+    return Path(os.environ.get("XPTRAIN_HOME") or ".xptrain").expanduser().absolute()
+
+
+def new_key() -> str:
+    """Return a fresh run key: 8 lower-case hexadecimal digits (no global RNG is touched)."""
+    return secrets.token_hex(4)
+
+
+@dataclass(frozen=True)
+class RunInfo:
+    """The identity of a run, written once.
+
+    Args:
+        key: 8 lower-case hexadecimal digits; names the folder and the tag `xptrain.key`.
+        experiment: Name of the MLflow experiment.
+        name: Name shown for the run, or None to let MLflow draw one.
+        created_ms: Milliseconds since the epoch; the run's start time.
+        tracking_uri: Where MLflow is (see `stores.resolve_store`); a password in it is masked.
+        artifact_location: URI that a new experiment stores its artifacts under; None: the server's default.
+        checkpoint_dir: Absolute folder of the checkpoints.
+        description: Text shown on the run's page, or None.
+        script: The program that started the run, or None in a notebook.
+        argv: Its arguments, without the program.
+        cwd: The working directory it started in.
+        user: Who started it.
+        host: Where it started.
+        setup: What else the session needs to know of the start, as JSON data (seed, config, place in its process).
+    """
+
+    key: str
+    experiment: str
+    name: str | None
+    created_ms: int
+    tracking_uri: str
+    artifact_location: str | None
+    checkpoint_dir: str
+    description: str | None
+    script: str | None
+    argv: tuple[str, ...]
+    cwd: str
+    user: str
+    host: str
+    setup: Mapping[str, Any] = field(default_factory=dict)
+
+    def write(self, path: Path) -> None:
+        """Write this as JSON, atomically."""
+        write_json(path, asdict(self))
+
+    @staticmethod
+    def read(path: Path) -> RunInfo:
+        """Read a run.json.
+
+        Raises:
+            TrackerError: The file is missing, unreadable or not a run.json.
+        """
+        try:
+            found = json.loads(path.read_bytes())
+            known = {f.name: found[f.name] for f in fields(RunInfo)}
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise TrackerError(
+                f"{path} cannot be read as the identity of a run",
+                found=f"{type(error).__name__}: {error}",
+                remedy="restore the file from a backup, or delete the run's folder",
+            ) from error
+        return RunInfo(**{**known, "argv": tuple(known["argv"])})
+
+
+@dataclass(frozen=True)
+class Delivered:
+    """How far the tracking store has a run's journal.
+
+    Args:
+        offset: Position in the journal up to which everything was taken.
+        run_id: MLflow run id, None before the first contact.
+        status: Last status told to the store.
+        diverged: True when a divergence was told (only the first one becomes a tag).
+    """
+
+    offset: int = 0
+    run_id: str | None = None
+    status: str | None = None
+    diverged: bool = False
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """The folder of one run and the files in it.
+
+    Args:
+        path: `<home>/runs/<key>`.
+
+    Example:
+        >>> RunFolder(Path("/data/.xptrain/runs/3f2a9c01")).journal.name
+        'journal.jsonl'
+    """
+
+    path: Path
+
+    @property
+    def key(self) -> str:
+        """The run's key."""
+        return self.path.name
+
+    @property
+    def home(self) -> Path:
+        """The home that holds this run."""
+        return self.path.parent.parent
+
+    @property
+    def run_json(self) -> Path:
+        """Identity (RunInfo)."""
+        return self.path / "run.json"
+
+    @property
+    def journal(self) -> Path:
+        """Everything the run has to tell, in order."""
+        return self.path / "journal.jsonl"
+
+    @property
+    def delivered_json(self) -> Path:
+        """How far the tracker has it."""
+        return self.path / "delivered.json"
+
+    @property
+    def deliver_lock(self) -> Path:
+        """Held by the one process that delivers."""
+        return self.path / "deliver.lock"
+
+    @property
+    def recorder_json(self) -> Path:
+        """Which recorder process serves which attempt."""
+        return self.path / "recorder.json"
+
+    @property
+    def recorder_log(self) -> Path:
+        """The recorder's own log."""
+        return self.path / "recorder.log"
+
+    @property
+    def artifacts(self) -> Path:
+        """Copies of what is to be uploaded."""
+        return self.path / "artifacts"
+
+    @property
+    def checkpoints(self) -> Path:
+        """The run's checkpoint folder: the one in run.json, else the default one."""
+        return Path(self.info.checkpoint_dir) if self.run_json.exists() else self.path / "checkpoints"
+
+    @property
+    def info(self) -> RunInfo:
+        """The run's identity, read from disk."""
+        return RunInfo.read(self.run_json)
+
+    @property
+    def delivered(self) -> Delivered:
+        """How far the tracker has the journal; nothing when that is unknown (sending again is harmless)."""
+        try:
+            found = json.loads(self.delivered_json.read_bytes())
+            return Delivered(**{f.name: found[f.name] for f in fields(Delivered)})
+        except FileNotFoundError:
+            return Delivered()
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            warnings.warn(f"{self.delivered_json} is damaged ({error}): all is sent again", stacklevel=2)
+            return Delivered()
+
+    def acknowledge(self, delivered: Delivered) -> None:
+        """Record durably how far the tracker has the journal."""
+        write_json(self.delivered_json, asdict(delivered))
+
+    def wait_run_id(self, timeout_s: float) -> str | None:
+        """Wait until the tracker gave this run an id; None after `timeout_s` seconds."""
+        deadline = time.monotonic() + timeout_s
+        while (run_id := self.delivered.run_id) is None and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return run_id
+
+    def wait_delivered(self, offset: int, timeout_s: float) -> bool:
+        """Wait until the tracker has the journal up to `offset`; False after `timeout_s` seconds."""
+        deadline = time.monotonic() + timeout_s
+        while self.delivered.offset < offset:
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(0.05)
+        return True
+
+
+def create(info: RunInfo, home: Path) -> RunFolder:
+    """Make the folder of a new run; it appears complete or not at all.
+
+    Args:
+        info: The run's identity.
+        home: The home of all runs; made when missing.
+
+    Returns:
+        The new folder, with run.json and an empty artifacts folder.
+
+    Raises:
+        UsageError: A run with this key exists.
+        TrackerError: The folder cannot be made.
+    """
+    target = home / "runs" / info.key
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        hidden = Path(tempfile.mkdtemp(prefix=".new-", dir=target.parent))
+        try:
+            hidden.chmod(0o755)
+            (hidden / "artifacts").mkdir()
+            info.write(hidden / "run.json")
+            hidden.rename(target)
+        except BaseException:
+            shutil.rmtree(hidden, ignore_errors=True)
+            raise
+        fsync_folder(target.parent)
+    except OSError as error:
+        if target.exists():
+            raise UsageError(f"a run with the key {info.key} exists", found=str(target)) from error
+        raise TrackerError(
+            f"the run folder {target} cannot be made",
+            found=error.strerror,
+            remedy="make the folder writable, or point XPTRAIN_HOME at one that is",
+        ) from error
+    return RunFolder(target)
+
+
+def all_runs(home: Path) -> list[RunFolder]:
+    """List the runs of a home, oldest first; none when the home does not exist.
+
+    Args:
+        home: The home of all runs.
+
+    Returns:
+        The folders whose identity can be read; a damaged one is warned about and left out.
+
+    Raises:
+        TrackerError: The home exists and cannot be read.
+    """
+    return [folder for _, folder in sorted(_dated(home), key=lambda pair: pair[0])]
+
+
+def _dated(home: Path) -> Iterator[tuple[tuple[int, str], RunFolder]]:
+    runs = home / "runs"
+    try:
+        names = sorted(p.name for p in runs.iterdir() if not p.name.startswith("."))
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise TrackerError(
+            f"the runs in {home} cannot be listed",
+            found=error.strerror,
+            remedy="make the folder readable, or point XPTRAIN_HOME elsewhere",
+        ) from error
+    for name in names:
+        folder = RunFolder(runs / name)
+        try:
+            yield (folder.info.created_ms, name), folder
+        except TrackerError as error:
+            warnings.warn(f"left out: {error}", stacklevel=3)
+
+
+def find(name: str, home: Path) -> RunFolder:
+    """Find one run by what a person typed.
+
+    Args:
+        name: A key, an MLflow run id, a unique prefix of either, or `@last` (the newest run).
+        home: The home of all runs.
+
+    Returns:
+        The run's folder.
+
+    Raises:
+        RunNotFoundError: No run or more than one matches; the message lists some.
+        TrackerError: The home cannot be read.
+
+    Example:
+        >>> find("@last", home())  # doctest: +SKIP
+    """
+    wanted = name.strip().lower()
+    runs = all_runs(home)
+    if not runs:
+        raise RunNotFoundError(
+            f"no run is called {name!r}: there are no runs in {home}",
+            remedy="go to the folder in which the run was started, or set XPTRAIN_HOME",
+        )
+    if wanted == "@last":
+        return runs[-1]
+    ids = {folder: folder.delivered.run_id or "" for folder in runs}
+    exact = [f for f in runs if wanted in (f.key, ids[f])]
+    close = exact or [f for f in runs if wanted and (f.key.startswith(wanted) or ids[f].startswith(wanted))]
+    if len(close) == 1:
+        return close[0]
+    listed = close or runs
+    shown = [f"{f.key}  {_label(f.info)}" for f in reversed(listed[-_SHOWN:])]
+    more = [f"… and {len(listed) - _SHOWN} more"] if len(listed) > _SHOWN else []
+    table = "\n            ".join([*shown, *more])
+    if close:
+        raise RunNotFoundError(
+            f"{len(close)} runs match {name!r}", found=table, remedy="give more digits of the key or run id"
+        )
+    raise RunNotFoundError(
+        f"no run is called {name!r} in {home}",
+        expected=f"a key, an MLflow run id, a prefix of one, or @last; the newest are\n            {table}",
+    )
+
+
+def _label(info: RunInfo) -> str:
+    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(info.created_ms / 1000))
+    return f"{when}  {info.experiment}" + (f"  {info.name}" if info.name else "")

@@ -1,0 +1,281 @@
+"""What the training process writes its points with: nothing here waits for a device, file or network."""
+
+from __future__ import annotations
+
+import operator
+import threading
+from collections import deque
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, NamedTuple, SupportsFloat
+
+from xptrain.errors import TrackerError, UsageError, XptrainError
+from xptrain.tracking.durable import now_ms
+from xptrain.tracking.journal import Journal
+from xptrain.tracking.points import PointIndex
+from xptrain.tracking.rows import Divergence, Rows
+
+Fetch = Callable[[list[Any]], Sequence[SupportsFloat]]
+_BATCH = 1024
+_PAUSE_S = 0.05
+
+
+class _Entry(NamedTuple):
+    ms: int
+    kind: str
+    step: int
+    content: Mapping[str, Any]
+    volatile: Collection[str]
+    on_device: bool
+
+
+def _float(value: Any) -> float:
+    return float(value.item() if hasattr(value, "item") else value)
+
+
+def _floats(values: list[Any]) -> Sequence[SupportsFloat]:
+    return [_float(value) for value in values]
+
+
+class PointWriter:
+    """Writes points and other records to the journal from a background thread, in call order, each once.
+
+    Every call that adds something queues it first and then raises what went wrong earlier, so a record is
+    never dropped because of another one. Timestamps are those of the calls. The queue holds at most
+    `capacity` entries; only when it is full (device or disk that far behind) does a call wait.
+
+    Args:
+        journal: Where to write; owned from now on (closed by `close`).
+        index: What the journal has already (`PointIndex.from_journal` on resume).
+        fetch: Turns a list of device scalars into host numbers in one go, such as `jax.device_get`.
+        capacity: Most entries that may wait.
+        clock: Milliseconds since the epoch.
+
+    Example:
+        >>> writer = PointWriter(Journal(path), PointIndex(path))  # doctest: +SKIP
+        >>> writer.log(3, {"val_loss": 0.25})  # doctest: +SKIP
+        >>> position = writer.sync()  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        index: PointIndex,
+        fetch: Fetch = _floats,
+        *,
+        capacity: int = 1 << 14,
+        clock: Callable[[], int] = now_ms,
+    ) -> None:
+        self._journal = journal
+        self._rows = Rows(journal, index)
+        self._fetch = fetch
+        self._capacity = capacity
+        self._clock = clock
+        self._changed = threading.Condition()
+        self._queue: deque[_Entry] = deque()
+        self._queued = self._done = 0
+        self._urgent = self._closing = self._closed = False
+        self._error: XptrainError | None = None
+        self._lost: XptrainError | None = None
+        self._thread = threading.Thread(target=self._work, name="xptrain-points", daemon=True)
+        self._thread.start()
+
+    @property
+    def divergences(self) -> int:
+        """How many recomputed points differed from the journaled ones (as of the last flush)."""
+        return self._rows.divergences
+
+    @property
+    def first_divergence(self) -> Divergence | None:
+        """The first recomputed point that differed, or None."""
+        return self._rows.first_divergence
+
+    def log(self, step: int, values: Mapping[str, Any], volatile: Collection[str] = ()) -> None:
+        """Log host values at one step.
+
+        Args:
+            step: Train step or epoch number; any integer type.
+            values: Numbers (Python, NumPy, or arrays of one element) by metric name.
+            volatile: Names of those that measure time: never compared on resume.
+
+        Raises:
+            UsageError: A name is not text, a value not a number, or the step not an integer.
+            TrackerError: An earlier record could not be written; this call's points are queued all the same.
+        """
+        numbers = {_name(metric): _number(metric, value) for metric, value in values.items()}
+        self._put(_Entry(self._clock(), "metrics", _integer(step), numbers, volatile, on_device=False))
+
+    def log_device(self, step: int, scalars: Mapping[str, Any], volatile: Collection[str] = ()) -> None:
+        """Log device scalars at one step without waiting for them.
+
+        Args:
+            step: Train step.
+            scalars: Arrays of one element by metric name; they must not be donated to a later step.
+            volatile: As in `log`.
+
+        Raises:
+            TrackerError: As in `log`.
+        """
+        self._put(_Entry(self._clock(), "metrics", int(step), dict(scalars), volatile, on_device=True))
+
+    def append(self, kind: str, **fields: Any) -> None:
+        """Write any other record, in order with the points.
+
+        Args:
+            kind: attempt, params, tags, artifact, dataset or status.
+            **fields: What rooms.md lists for it.
+
+        Raises:
+            TrackerError: As in `log`.
+        """
+        self._put(_Entry(self._clock(), kind, 0, fields, (), on_device=False))
+
+    def flush(self) -> int:
+        """Wait until everything queued is in the journal.
+
+        Returns:
+            The journal position behind it; belongs into the checkpoint of this moment.
+
+        Raises:
+            TrackerError: Something could not be written, or points were lost.
+        """
+        with self._changed:
+            target = self._queued
+            self._urgent = True
+            self._changed.notify_all()
+            while self._done < target and self._thread.is_alive():
+                self._changed.wait(1.0)
+            self._raise()
+            if self._lost is not None:
+                raise self._lost
+            if self._done < target:
+                raise TrackerError("the thread that writes the journal has ended too early")
+        return self._journal.end
+
+    def sync(self) -> int:
+        """Flush and make the journal durable (law L13); returns and raises as `flush` does."""
+        self.flush()
+        return self._journal.sync()
+
+    def close(self) -> None:
+        """Write what is queued, make it durable, and close the journal.
+
+        Raises:
+            TrackerError: Something could not be written.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            self.sync()
+        finally:
+            with self._changed:
+                self._closing = True
+                self._changed.notify_all()
+            self._thread.join()
+            self._journal.close()
+
+    def _put(self, entry: _Entry) -> None:
+        if self._closed:
+            raise UsageError("the run is finished: nothing can be logged to it any more")
+        with self._changed:
+            while len(self._queue) >= self._capacity and self._thread.is_alive():
+                self._urgent = True
+                self._changed.notify_all()
+                self._changed.wait(1.0)
+            self._queue.append(entry)
+            self._queued += 1
+            if self._error is not None:
+                self._raise()
+
+    def _raise(self) -> None:
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                # The hot path never notifies: entries gather for a moment and are taken together.
+                if not self._urgent and not self._closing:
+                    self._changed.wait(_PAUSE_S)
+                batch = [self._queue.popleft() for _ in range(min(_BATCH, len(self._queue)))]
+                if not batch:
+                    self._urgent = False
+                    if self._closing:
+                        return
+            self._write(batch)
+            with self._changed:
+                self._done += len(batch)
+                self._changed.notify_all()
+
+    def _write(self, batch: list[_Entry]) -> None:
+        for entry, numbers in zip(batch, self._numbers(batch), strict=True):
+            try:
+                if entry.kind == "metrics":
+                    self._rows.add(entry.ms, entry.step, numbers, entry.volatile)
+                else:
+                    self._rows.write()
+                    self._journal.append(entry.kind, entry.ms, **entry.content)
+            except Exception as error:  # noqa: BLE001 - it surfaces at the next call
+                self._note(error)
+        try:
+            self._rows.write()
+        except Exception as error:  # noqa: BLE001
+            self._note(error)
+
+    def _numbers(self, batch: list[_Entry]) -> list[Mapping[str, float]]:
+        """Bring the device scalars of a whole batch to the host in one call."""
+        waiting = [value for entry in batch if entry.on_device for value in entry.content.values()]
+        try:
+            fetched = iter(self._fetch(waiting)) if waiting else iter(())
+            return [self._host(entry, fetched) for entry in batch]
+        except Exception:  # noqa: BLE001 - one bad scalar must not take its neighbours along
+            return [self._host_alone(entry) for entry in batch]
+
+    def _host(self, entry: _Entry, fetched: Any) -> Mapping[str, float]:
+        return {m: _float(next(fetched)) for m in entry.content} if entry.on_device else entry.content
+
+    def _host_alone(self, entry: _Entry) -> Mapping[str, float]:
+        try:
+            return self._host(
+                entry, iter(self._fetch(list(entry.content.values()))) if entry.on_device else ()
+            )
+        except Exception as error:  # noqa: BLE001 - it surfaces at the next call
+            self._lost = TrackerError(
+                f"the metrics {', '.join(entry.content)} of step {entry.step} could not be read",
+                found=f"{type(error).__name__}: {error}",
+                remedy="log scalars that no later step donates",
+            )
+            self._note(self._lost)
+            return {}
+
+    def _note(self, error: Exception) -> None:
+        if not isinstance(error, XptrainError):
+            cause = error
+            error = TrackerError("a record could not be journaled", found=f"{type(cause).__name__}: {cause}")
+            error.__cause__ = cause
+            self._lost = error
+        with self._changed:
+            self._error = self._error or error
+
+
+def _name(metric: Any) -> str:
+    if not isinstance(metric, str):
+        raise UsageError(f"a metric's name must be text, not {metric!r}")
+    return metric
+
+
+def _integer(step: Any) -> int:
+    try:
+        return operator.index(step)
+    except TypeError:
+        raise UsageError("a step must be an integer", found=repr(step)) from None
+
+
+def _number(metric: str, value: Any) -> float:
+    try:
+        if not isinstance(value, str | bytes):
+            return _float(value)
+    except (TypeError, ValueError, OverflowError):
+        pass
+    raise UsageError(f"the metric {metric!r} must be one number", found=repr(value)[:200])

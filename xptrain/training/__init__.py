@@ -1,0 +1,1 @@
+"""The training loop: in what order things happen."""

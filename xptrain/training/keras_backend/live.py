@@ -1,0 +1,85 @@
+"""The train state while it is outside the model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from xptrain.state.capture import without_aliases
+from xptrain.training.keras_backend.variables import groups
+
+
+class LiveState:
+    """The train state while steps run: out of the model, and back in it whenever somebody looks.
+
+    Keras callbacks that read `self.model` call `jax_state_sync`, which finds the newest arrays in
+    `model._jax_state`; the model's own variables are empty meanwhile, so that memory is not held twice.
+
+    Args:
+        model: A built, compiled model.
+        training: Whether the optimizer's variables are part of the state (True for train steps).
+    """
+
+    def __init__(self, model: Any, training: bool) -> None:
+        self._model = model
+        self._names = ["trainable_variables", "non_trainable_variables"]
+        self._names += ["optimizer_variables"] if training else []
+        self._names += ["metrics_variables"]
+        every = groups(model)
+        self._variables = every if training else (every[0], every[1], every[3])
+        self._newest: dict[str, Any] = {}
+        # Plain attribute writes: Keras's own __setattr__ would wrap the dict and is slow.
+        object.__setattr__(model, "_jax_state", self._newest)
+        object.__setattr__(model, "_jax_state_synced", True)
+        self._state: tuple[list[Any], ...] = ()
+
+    def take(self) -> tuple[list[Any], ...]:
+        """Return the state for the next step; empties the model if it holds the newest values."""
+        if self._model._jax_state_synced:
+            seen: set[int] = set()
+            self._state = tuple(
+                without_aliases([v.value for v in variables], seen) for variables in self._variables
+            )
+            for variables in self._variables:
+                for variable in variables:
+                    variable._value = None
+            self.put(self._state)
+        return self._state
+
+    def put(self, state: tuple[list[Any], ...]) -> None:
+        """Note what a step returned as the newest values."""
+        self._state = state
+        newest = self._newest
+        for name, arrays in zip(self._names, state, strict=True):
+            newest[name] = arrays
+        object.__setattr__(self._model, "_jax_state_synced", False)
+
+    def attach(self) -> None:
+        """Put the newest values back into the model's variables."""
+        self._model.jax_state_sync()
+
+    def close(self) -> None:
+        """Attach, and end Keras's access to the arrays."""
+        self.attach()
+        object.__setattr__(self._model, "_jax_state", None)
+
+    @property
+    def lost(self) -> bool:
+        """True when a step failed after it had taken its inputs: their buffers are gone."""
+        if self._model._jax_state_synced:
+            return False
+        return any(array.is_deleted() for arrays in self._state for array in arrays)
+
+    def forget(self) -> None:
+        """Drop the newest values; whoever calls this writes the variables anew."""
+        object.__setattr__(self._model, "_jax_state_synced", True)
+        object.__setattr__(self._model, "_jax_state", None)
+
+
+def out_shardings(model: Any, training: bool) -> Any:
+    """Return the shardings that a step's state must come out with, or None without a distribution."""
+    import keras
+
+    if keras.distribution.distribution() is None:
+        return None
+    every = model._get_state_sharding_spec()
+    return every if training else (every[0], every[1], every[3])

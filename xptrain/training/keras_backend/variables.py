@@ -1,0 +1,165 @@
+"""The variables of a model and the keys under which checkpoints know them (law L3)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from xptrain.state.records import Role, VariableRecord
+
+_ROLES: tuple[Role, ...] = ("trainable", "non_trainable", "optimizer", "metrics")
+
+
+def build(model: Any, batch: Any) -> None:
+    """Create every variable of model, metrics, loss and optimizer from the shapes of one batch."""
+    model._symbolic_build(data_batch=batch)
+
+
+def groups(model: Any) -> tuple[list[Any], list[Any], list[Any], list[Any]]:
+    """Return the variables in the order of the train state: trainable, non-trainable, optimizer, metrics."""
+    optimizer = model.optimizer.variables if model.optimizer is not None else []
+    return (
+        model.trainable_variables,
+        model.non_trainable_variables,
+        list(optimizer),
+        model.metrics_variables,
+    )
+
+
+def records(model: Any) -> list[VariableRecord]:
+    """Return every variable of the train state with its key, in the order of `groups`.
+
+    Raises:
+        UsageError: If two variables would get one key.
+    """
+    keys = _layer_keys(model)
+    keys.update(_optimizer_keys(model.optimizer, keys, "optimizer"))
+    keys.update(_metric_keys(model))
+    result = []
+    for role, variables in zip(_ROLES, groups(model), strict=True):
+        for index, variable in enumerate(variables):
+            key = keys.get(id(variable), f"{role}/other.{index}.{variable.name}")
+            result.append(VariableRecord(key, role, variable.path, variable))
+    return result
+
+
+def _layer_keys(model: Any) -> dict[int, str]:
+    keys: dict[int, str] = {}
+    taken: set[str] = set()
+
+    def claim(variable: Any, key: str) -> None:
+        if id(variable) not in keys:
+            keys[id(variable)] = _unique(key, taken)
+
+    def walk(layer: Any, prefix: str) -> None:
+        for variable in [*layer._trainable_variables, *layer._non_trainable_variables]:
+            claim(variable, f"{prefix}/{variable.name}")
+        for number, generator in enumerate(layer._seed_generators):
+            claim(generator.state, f"{prefix}/seed.{number}")
+        position = 0
+        for sublayer in layer._layers:
+            if type(sublayer).__name__ == "InputLayer":
+                # It is there or not depending on how the model was written; it holds nothing.
+                continue
+            walk(sublayer, f"{prefix}/{position}.{_snake(type(sublayer).__name__)}")
+            position += 1
+
+    walk(model, "model")
+    return keys
+
+
+def _optimizer_keys(optimizer: Any, layer_keys: dict[int, str], prefix: str) -> dict[int, str]:
+    if optimizer is None:
+        return {}
+    keys: dict[int, str] = {}
+    taken: set[str] = set()
+    trained = getattr(optimizer, "_trainable_variables", None) or []
+    own = {id(variable) for variable in optimizer.variables}
+    for name, value in vars(optimizer).items():
+        if name in ("_variables", "_trainable_variables"):
+            continue
+        if id(value) in own:
+            keys[id(value)] = _unique(f"{prefix}/{name.lstrip('_')}", taken)
+        elif isinstance(value, (list, tuple)) and len(value) == len(trained):
+            for slot, variable in zip(value, trained, strict=True):
+                if id(slot) in own:
+                    of = layer_keys.get(id(variable), variable.path)
+                    keys[id(slot)] = _unique(f"{prefix}/{name.lstrip('_')}/{of}", taken)
+        elif name == "inner_optimizer":
+            keys.update(_optimizer_keys(value, layer_keys, f"{prefix}/inner"))
+        elif name == "optimizers":
+            for number, inner in enumerate(value):
+                keys.update(_optimizer_keys(inner, layer_keys, f"{prefix}/inner.{number}"))
+    return keys
+
+
+def _metric_keys(model: Any) -> dict[int, str]:
+    keys: dict[int, str] = {}
+    taken: set[str] = set()
+    for number, metric in enumerate(model.metrics):
+        for variable in metric.variables:
+            if id(variable) not in keys:
+                key = f"metrics/{number}.{_snake(type(metric).__name__)}/{variable.name}"
+                keys[id(variable)] = _unique(key, taken)
+    return keys
+
+
+def _unique(key: str, taken: set[str]) -> str:
+    candidate, number = key, 1
+    while candidate in taken:
+        candidate, number = f"{key}~{number}", number + 1
+    taken.add(candidate)
+    return candidate
+
+
+def _snake(name: str) -> str:
+    from keras.src.utils.naming import to_snake_case
+
+    return str(to_snake_case(name))
+
+
+def finish_restore(model: Any) -> None:
+    """Let layers recompute what they derive from their variables (Normalization keeps its mean apart)."""
+    for layer in model._flatten_layers():
+        if getattr(layer, "built", False) and hasattr(layer, "finalize_state"):
+            layer.finalize_state()
+
+
+def average_pairs(model: Any, callbacks: Iterable[Any]) -> dict[str, str]:
+    """Return key of weight → key of its moving average, when averages stand in for the weights now.
+
+    `SwapEMAWeights(swap_on_epoch=True)` leaves them there at the end of an epoch.
+    """
+    import keras
+
+    swapped = any(
+        isinstance(callback, keras.callbacks.SwapEMAWeights) and callback._ema_weights_in_model
+        for callback in callbacks
+    )
+    return all_average_pairs(model) if swapped else {}
+
+
+def all_average_pairs(model: Any) -> dict[str, str]:
+    """Return key of weight → key of its moving average, for every optimizer that keeps averages."""
+    key_of = {id(record.variable): record.key for record in records(model)}
+    optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
+    pairs = {}
+    for one in getattr(optimizer, "optimizers", [optimizer]):
+        averages = getattr(one, "_model_variables_moving_average", None) or []
+        for weight, average in zip(one._trainable_variables, averages, strict=False):
+            pairs[key_of[id(weight)]] = key_of[id(average)]
+    return pairs
+
+
+def is_built(model: Any) -> bool:
+    """Tell whether every layer has its variables."""
+    return all(layer.built for layer in model._flatten_layers())
+
+
+def build_for_prediction(model: Any, x: Any) -> None:
+    """Build an unbuilt model from one batch of inputs."""
+    import keras
+
+    if not is_built(model):
+        with keras.StatelessScope():
+            model(x)

@@ -1,0 +1,160 @@
+"""What the loop tells whoever watches it, and what it can be told to begin with.
+
+The loop knows nothing of runs, journals or checkpoints on disk: a run watches it through these few calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from xptrain.state.records import VariableRecord
+from xptrain.state.snapshot import Cursor, Snapshot
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a fit is going to do; a resumed fit must have the same plan.
+
+    Args:
+        epochs: Where the epochs end.
+        initial_epoch: Where they begin.
+        source: `Source.describe()` of the training data.
+        validation: The same of the validation data, or None.
+        settings: Other arguments and settings that move bits, as JSON data.
+        callbacks: Class names of the callbacks in order.
+        model: `describe.describe_model` of the model.
+        data: The arrays themselves: `{"x": …, "y": …, "sample_weight": …, "validation": …}`.
+    """
+
+    epochs: int
+    initial_epoch: int
+    source: Mapping[str, Any]
+    validation: Mapping[str, Any] | None
+    settings: Mapping[str, Any]
+    callbacks: Sequence[str]
+    model: Mapping[str, Any]
+    data: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Restored:
+    """A checkpoint that has been read and verified.
+
+    Args:
+        step: Train steps done when it was made.
+        cursor: Where the next batch lies.
+        leaves: Arrays by key; those of the train state are JAX arrays in the model's shardings.
+        host: The host state.
+    """
+
+    step: int
+    cursor: Cursor
+    leaves: Mapping[str, Any]
+    host: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where a fit begins.
+
+    Args:
+        fit: Its number within the run.
+        step: Train steps done before it.
+        seed: Seed of the data order.
+        restored: The checkpoint to go on from, or None to begin at the beginning.
+        extend: True when a finished fit is to be trained further.
+    """
+
+    fit: int
+    step: int
+    seed: int
+    restored: Restored | None = None
+    extend: bool = False
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """What came out of one epoch.
+
+    Args:
+        epoch: Its number within the fit.
+        step: Train steps done by its end.
+        logs: All values that callbacks saw at its end.
+        seconds: How long it took, by the wall clock.
+        trained: Steps that this process trained of it.
+    """
+
+    epoch: int
+    step: int
+    logs: Mapping[str, Any]
+    seconds: float
+    trained: int
+
+
+class Observer(Protocol):
+    """Watches one fit."""
+
+    def begin(self, plan: Plan, model: Any, records: Sequence[VariableRecord]) -> Start:
+        """Called once, after the model is built and before the callbacks' `on_train_begin`."""
+
+    def ready(self, program: Callable[[], str], uncaptured: Sequence[str], changes: Sequence[Any]) -> None:
+        """Called before the first step, after any restore; `program()` gives the lowered step's digest."""
+
+    @property
+    def wants_steps(self) -> bool:
+        """Whether `due` must be asked after each step, not only after each epoch."""
+
+    def step(self, step: int, logs: Mapping[str, Any]) -> None:
+        """Called after each step with device scalars; must not wait for anything."""
+
+    def due(self, step: int, steps_done: int, epochs_done: int | None = None) -> bool:
+        """Tell whether a snapshot is wanted now.
+
+        Args:
+            step: Train steps done in the run.
+            steps_done: Of these, how many since the last step boundary.
+            epochs_done: At the end of an epoch, how many of this fit are done; None inside one.
+        """
+
+    def save(self, snapshot: Snapshot) -> None:
+        """Called with a snapshot that was due, and with the last one of the fit (pinned)."""
+
+    def epoch(self, epoch: Epoch) -> None:
+        """Called at the end of each epoch, before its snapshot."""
+
+
+class NoObserver:
+    """Watches nothing: training without a run.
+
+    Args:
+        seed: Seed of the data order.
+        fit: Number of the fit.
+        step: Train steps done before it.
+    """
+
+    wants_steps = False
+
+    def __init__(self, seed: int, fit: int = 0, step: int = 0) -> None:
+        self._start = Start(fit=fit, step=step, seed=seed)
+
+    def begin(self, plan: Plan, model: Any, records: Sequence[VariableRecord]) -> Start:
+        """Begin at the beginning."""
+        return self._start
+
+    def ready(self, program: Callable[[], str], uncaptured: Sequence[str], changes: Sequence[Any]) -> None:
+        """Do nothing."""
+
+    def step(self, step: int, logs: Mapping[str, Any]) -> None:
+        """Do nothing."""
+
+    def due(self, step: int, steps_done: int, epochs_done: int | None = None) -> bool:
+        """Never."""
+        return False
+
+    def save(self, snapshot: Snapshot) -> None:
+        """Do nothing."""
+
+    def epoch(self, epoch: Epoch) -> None:
+        """Do nothing."""

@@ -1,0 +1,162 @@
+"""Snapshots of a fit, and the way back from one into the model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from xptrain.errors import ChangedError
+from xptrain.state.callbacks import CallbackStates, SettingChange
+from xptrain.state.capture import capture_variables, own_copy, swap_averages
+from xptrain.state.restore import restore_variables
+from xptrain.state.rng import capture_rng, restore_rng
+from xptrain.state.snapshot import Cursor, Snapshot
+from xptrain.training.keras_backend import variables
+from xptrain.training.keras_backend.live import LiveState
+
+_HOST = "host/"
+_END = "end/"
+
+
+class FitState:
+    """Everything of one fit that a checkpoint holds.
+
+    Args:
+        model: The model, built.
+        callbacks: The callbacks in the order in which they are called, before `on_train_begin`.
+    """
+
+    def __init__(self, model: Any, callbacks: Sequence[Any]) -> None:
+        self._model = model
+        self._callbacks = list(callbacks)
+        self.records = variables.records(model)
+        self.callback_states = CallbackStates(self._callbacks)
+        self._last: Mapping[str, Any] = {}
+        self._at_snapshot: Mapping[str, Any] = {}
+
+    def remember(self) -> None:
+        """Keep a copy of the variables to fall back on, and find out what of the callbacks cannot be kept."""
+        self._last = capture_variables(self.records)
+        self.callback_states.capture({})
+
+    def snapshot(
+        self, fit: int, epoch: int, batch: int, step: int, metrics: Mapping[str, Any] | None = None
+    ) -> Snapshot:
+        """Return the state now, with the model's variables attached.
+
+        Args:
+            fit: Number of the fit.
+            epoch: Epoch of the next batch.
+            batch: Batches of that epoch already trained.
+            step: Train steps done in the run.
+            metrics: Logs of the epoch that ended here.
+        """
+        # Drop the older copy first: two at once would cost a state more memory.
+        self._last = {}
+        leaves = self._last = capture_variables(self.records)
+        self._at_snapshot = {record.key: record.variable.value for record in self.records}
+        pairs = variables.average_pairs(self._model, self._callbacks)
+        host_arrays: dict[str, Any] = {}
+        host = {
+            "callbacks": self.callback_states.capture(host_arrays),
+            "rng": capture_rng(host_arrays),
+            "averages_in_model": bool(pairs),
+        }
+        return Snapshot(
+            step=step,
+            cursor=Cursor(fit, epoch, batch),
+            # A checkpoint holds the raw weights, also when averages stand in for them now.
+            leaves={**swap_averages(leaves, pairs), **host_arrays},
+            host=host,
+            metrics=_numbers(metrics or {}),
+        )
+
+    def with_end(self, before: Snapshot, *, stopped: bool) -> Snapshot:
+        """Return the last snapshot of a fit: the state after its last epoch, and after `on_train_end`.
+
+        The first is what more epochs go on from; the second is what the script sees after the fit. Only
+        variables that differ are kept twice.
+
+        Args:
+            before: The snapshot taken before `on_train_end`.
+            stopped: Whether a callback ended the fit.
+        """
+        host_arrays: dict[str, Any] = {
+            key: value for key, value in before.leaves.items() if key.startswith(_HOST)
+        }
+        end = {
+            "callbacks": self.callback_states.capture(host_arrays),
+            "rng": capture_rng(host_arrays),
+        }
+        changed = {
+            _END + record.key: own_copy(record.variable.value)
+            for record in self.records
+            if record.variable.value is not self._at_snapshot.get(record.key)
+        }
+        return replace(
+            before,
+            cursor=replace(before.cursor, done=True),
+            leaves={**before.leaves, **host_arrays, **changed},
+            host={**before.host, "end": end, "stopped": stopped},
+        )
+
+    def restore(self, restored: Any, prepared: Sequence[Any]) -> list[SettingChange]:
+        """Write a checkpoint into model, callbacks and host generators; returns changed callback settings.
+
+        Args:
+            restored: A `Restored` checkpoint.
+            prepared: What `CallbackStates.prepare` returned.
+
+        Raises:
+            RestoreMismatchError: If the checkpoint is of another model; then nothing was written.
+            ChangedError: If the callbacks are others; then nothing was written.
+        """
+        return self._write(restored, restored.host, {}, prepared)
+
+    def restore_end(self, restored: Any) -> None:
+        """Write what a finished fit ended with; see `restore`."""
+        changed = {key[len(_END) :]: value for key, value in restored.leaves.items() if key.startswith(_END)}
+        self._write(
+            restored, {**restored.host, **restored.host["end"], "averages_in_model": False}, changed, ()
+        )
+
+    def rescue(self, live: LiveState | None) -> None:
+        """Leave the model usable after an error: newest values if they exist, else the last snapshot."""
+        if live is None:
+            return
+        if live.lost:
+            live.forget()
+            for record in self.records:
+                record.variable.assign(own_copy(self._last[record.key]))
+        else:
+            live.close()
+
+    def _write(
+        self,
+        restored: Any,
+        host: Mapping[str, Any],
+        changed: Mapping[str, Any],
+        prepared: Sequence[Any],
+    ) -> list[SettingChange]:
+        expected = [entry["class"] for entry in host["callbacks"]]
+        if expected != self.callback_states.names:
+            raise ChangedError(
+                "the callbacks of this fit are not those the run was started with",
+                expected=", ".join(expected),
+                found=", ".join(self.callback_states.names),
+                remedy="give fit() the same callbacks in the same order",
+            )
+        leaves = {key: value for key, value in restored.leaves.items() if not key.startswith((_HOST, _END))}
+        leaves.update(changed)
+        if host["averages_in_model"]:
+            leaves = swap_averages(leaves, variables.all_average_pairs(self._model))
+        restore_variables(self.records, leaves)
+        variables.finish_restore(self._model)
+        changes = self.callback_states.restore(host["callbacks"], restored.leaves, prepared)
+        restore_rng(host["rng"], restored.leaves)
+        return changes
+
+
+def _numbers(logs: Mapping[str, Any]) -> dict[str, float]:
+    return {name: float(value) for name, value in logs.items() if isinstance(value, (int, float))}

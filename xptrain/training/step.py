@@ -1,0 +1,76 @@
+"""Compiled train, test and predict steps whose state is donated.
+
+Each step is the model's own `train_step`, `test_step` or `predict_step`, jitted as Keras does it, so the
+compiled program and its bits are Keras's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from xptrain.state.digest import digest_json
+from xptrain.training.keras_backend.live import out_shardings
+
+
+class Step:
+    """One compiled step: `(state, batch) -> (outputs, state)`.
+
+    Called with an iterator in place of a batch it behaves as Keras's own functions do, so Keras's methods
+    can share it: it is kept on the model, and `model.compile` throws it away.
+
+    Args:
+        function: What to compile.
+        model: The model it belongs to; its `run_eagerly` and `jit_compile` are followed.
+        shardings: Shardings of the state that comes out, or None.
+        donate: Whether the step may reuse the buffers of the state that goes in.
+    """
+
+    def __init__(
+        self, function: Callable[..., Any], model: Any, shardings: Any, *, donate: bool = True
+    ) -> None:
+        import jax
+
+        self._plain = function
+        self.compiled = bool(not model.run_eagerly and model.jit_compile)
+        out = None if shardings is None else (None, shardings)
+        donated = 0 if donate else ()
+        self.call = (
+            jax.jit(function, donate_argnums=donated, out_shardings=out) if self.compiled else function
+        )
+        self._per_call = int(model.steps_per_execution)
+
+    def __call__(self, state: Any, batches: Iterator[Any]) -> Any:
+        outputs, state = self.call(state, next(batches))
+        for _ in range(self._per_call - 1):
+            batch = next(batches, None)
+            if batch is None:
+                break
+            outputs, state = self.call(state, batch)
+        return outputs, state
+
+    def program(self, state: Any, batch: Any) -> str:
+        """Return the digest of the lowered program for these shapes (StableHLO text, without locations)."""
+        import jax
+
+        jitted: Any = self.call if self.compiled else jax.jit(self._plain)
+        return digest_json(jitted.lower(state, batch).as_text())
+
+
+def train_step(model: Any) -> Step:
+    """Return the model's compiled train step, made anew after each `compile`."""
+    return _kept(model, "train_function", model.train_step, True)
+
+
+def test_step(model: Any) -> Step:
+    """Return the model's compiled test step, made anew after each `compile`."""
+    return _kept(model, "test_function", model.test_step, False)
+
+
+def _kept(model: Any, attribute: str, function: Callable[..., Any], training: bool) -> Step:
+    kept = getattr(model, attribute, None)
+    if isinstance(kept, Step):
+        return kept
+    step = Step(function, model, out_shardings(model, training))
+    object.__setattr__(model, attribute, step)
+    return step

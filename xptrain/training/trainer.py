@@ -1,0 +1,378 @@
+"""The trainer: the order in which an epoch and a step happen, readable from top to bottom."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from xptrain.data.source import in_chunks
+from xptrain.training.describe import describe_model
+from xptrain.training.evaluation import evaluate_source, predict_source
+from xptrain.training.keras_backend import arrays, checks, variables
+from xptrain.training.keras_backend import callbacks as kc
+from xptrain.training.keras_backend.live import LiveState
+from xptrain.training.observer import Epoch, NoObserver, Observer, Plan
+from xptrain.training.progress import Progress
+from xptrain.training.saving import FitState
+from xptrain.training.step import train_step
+
+_BATCH_HOOKS = ("on_train_batch_begin", "on_train_batch_end", "on_batch_begin", "on_batch_end")
+
+
+class Trainer:
+    """Trains, evaluates and predicts with a Keras model on JAX, in a loop of its own.
+
+    `fit` takes the arguments of `keras.Model.fit`, calls the same callbacks, and with the same order of the
+    batches it returns the same bits.
+
+    Args:
+        model: A compiled Keras model.
+        seed: Seed of the order of the data; drawn when None.
+
+    Example:
+        >>> trainer = xptrain.Trainer(model, seed=0)  # doctest: +SKIP
+        >>> history = trainer.fit(x, y, epochs=3)  # doctest: +SKIP
+    """
+
+    def __init__(self, model: Any, *, seed: int | None = None) -> None:
+        checks.check_backend()
+        self.model = model
+        self._seed = secrets.randbits(32) if seed is None else int(seed)
+        self._fits = 0
+        self._step = 0
+        self._observer: Observer | None = None
+
+    @classmethod
+    def observed(cls, model: Any, observer: Observer, seed: int) -> Trainer:
+        """Return a trainer whose fits are watched by `observer` (a run does this)."""
+        trainer = cls(model, seed=seed)
+        trainer._observer = observer
+        return trainer
+
+    def fit(
+        self,
+        x: Any = None,
+        y: Any = None,
+        batch_size: int | None = None,
+        epochs: int = 1,
+        verbose: int | str = "auto",
+        callbacks: Any = None,
+        validation_split: float = 0.0,
+        validation_data: Any = None,
+        shuffle: bool | str = True,
+        class_weight: dict[int, float] | None = None,
+        sample_weight: Any = None,
+        initial_epoch: int = 0,
+        steps_per_epoch: int | None = None,
+        validation_steps: int | None = None,
+        validation_batch_size: int | None = None,
+        validation_freq: int | list[int] = 1,
+    ) -> Any:
+        """Train the model; the arguments are those of `keras.Model.fit`.
+
+        Args:
+            x: Inputs: arrays of shape (samples, …), or nested lists and dicts of them.
+            y: Targets, in the structure of the outputs.
+            batch_size: Samples per step; 32 when None.
+            epochs: Where the epochs end (not how many more).
+            verbose: 0 silent, 1 or "auto" a progress bar, 2 one line per epoch.
+            callbacks: `keras.callbacks.Callback` objects, or a `CallbackList`.
+            validation_split: Fraction of the samples, the last ones, to hold out for validation.
+            validation_data: `(x, y)` or `(x, y, sample_weight)` to evaluate on after an epoch.
+            shuffle: True to permute the samples each epoch, "batch" to permute inside batches, or False.
+            class_weight: Weight by class index.
+            sample_weight: Weights of shape (samples,), or one array per output.
+            initial_epoch: Where the epochs begin.
+            steps_per_epoch: Batches in an epoch when it is not one pass over the data.
+            validation_steps: Batches of validation; all when None.
+            validation_batch_size: Samples per validation step; `batch_size` when None.
+            validation_freq: Validate every so many epochs, or in the listed ones (counted from 1).
+
+        Returns:
+            `keras.callbacks.History`. Of a resumed fit it covers all epochs, those before the stop too.
+
+        Raises:
+            NotCompiledError: If `model.compile` was not called.
+            UsageError: If the data are of a kind that is not supported.
+            RestoreMismatchError: If the checkpoint to resume from is of another model.
+
+        Example:
+            >>> trainer.fit(x, y, epochs=2, validation_split=0.1)  # doctest: +SKIP
+        """
+        model = self.model
+        checks.check_compiled(model, "fit")
+        epochs = checks.capped("max_epochs", epochs) or 0
+        if validation_split and validation_data is None:
+            (x, y, sample_weight), validation_data = arrays.split_validation(
+                x, y, sample_weight, validation_split
+            )
+        source = arrays.array_source(
+            *(x, y, sample_weight),
+            batch_size=batch_size,
+            steps_per_epoch=steps_per_epoch,
+            shuffle=shuffle,
+            class_weight=class_weight,
+            seed=self._seed,
+            first_epoch=kc.initial_epoch(model, initial_epoch),
+        )
+        validation = None
+        if validation_data is not None:
+            validation = arrays.array_source(
+                *arrays.unpack(validation_data),
+                batch_size=validation_batch_size or batch_size,
+                steps_per_epoch=validation_steps,
+            )
+        variables.build(model, source.first())
+        called = kc.callback_list(
+            model, callbacks, history=True, verbose=verbose, epochs=epochs, steps=source.num_batches
+        )
+        plan = Plan(
+            epochs=epochs,
+            initial_epoch=kc.initial_epoch(model, initial_epoch),
+            source=source.describe(),
+            validation=None if validation is None else validation.describe(),
+            settings={
+                "validation_freq": validation_freq,
+                "steps_per_execution": model.steps_per_execution,
+                "run_eagerly": bool(model.run_eagerly),
+                "jit_compile": bool(model.jit_compile),
+            },
+            callbacks=[type(callback).__qualname__ for callback in called.callbacks],
+            model=describe_model(model),
+            data={"x": x, "y": y, "sample_weight": sample_weight, "validation": validation_data},
+        )
+        fit = _Fit(
+            model=model,
+            plan=plan,
+            source=source,
+            validation=validation,
+            callbacks=called,
+            observer=self._observer or NoObserver(self._seed, self._fits, self._step),
+            progress=Progress(0 if kc.has_progress_bar(called) else verbose, epochs, source.num_batches),
+        )
+        fit.run()
+        self._fits, self._step = fit.number + 1, fit.step
+        return model.history
+
+    def evaluate(
+        self,
+        x: Any = None,
+        y: Any = None,
+        batch_size: int | None = None,
+        verbose: int | str = "auto",
+        sample_weight: Any = None,
+        steps: int | None = None,
+        callbacks: Any = None,
+        return_dict: bool = False,
+    ) -> Any:
+        """Return loss and metrics on data; the arguments are those of `keras.Model.evaluate`.
+
+        Args:
+            x: Inputs, arrays of shape (samples, …) or nested.
+            y: Targets.
+            batch_size: Samples per step; 32 when None.
+            verbose: Kept for Keras's signature; evaluation draws nothing.
+            sample_weight: Weights of shape (samples,).
+            steps: Batches to evaluate; all when None.
+            callbacks: Callbacks for `on_test_*`.
+            return_dict: Return a dict by name.
+
+        Returns:
+            The loss, or a list of loss and metrics, or a dict.
+
+        Raises:
+            NotCompiledError: If `model.compile` was not called.
+
+        Example:
+            >>> trainer.evaluate(x, y, return_dict=True)  # doctest: +SKIP
+        """
+        model = self.model
+        checks.check_compiled(model, "evaluate")
+        source = arrays.array_source(x, y, sample_weight, batch_size=batch_size, steps_per_epoch=steps)
+        variables.build(model, source.first())
+        called = kc.callback_list(
+            model, callbacks, history=False, verbose=verbose, epochs=1, steps=source.num_batches
+        )
+        logs = evaluate_source(model, source, called)
+        return logs if return_dict else kc.flatten_logs(model, logs)
+
+    def predict(
+        self,
+        x: Any,
+        batch_size: int | None = None,
+        verbose: int | str = "auto",
+        steps: int | None = None,
+        callbacks: Any = None,
+    ) -> Any:
+        """Return the model's outputs as NumPy arrays; the arguments are those of `keras.Model.predict`.
+
+        Args:
+            x: Inputs, arrays of shape (samples, …) or nested.
+            batch_size: Samples per step; 32 when None.
+            verbose: Kept for Keras's signature; prediction draws nothing.
+            steps: Batches to predict; all when None.
+            callbacks: Callbacks for `on_predict_*`.
+
+        Returns:
+            Arrays of shape (samples, …) in the structure of the outputs.
+
+        Example:
+            >>> trainer.predict(x).shape  # doctest: +SKIP
+        """
+        source = arrays.array_source(x, None, None, batch_size=batch_size, steps_per_epoch=steps)
+        variables.build_for_prediction(self.model, arrays.unpack(source.first())[0])
+        called = kc.callback_list(
+            self.model, callbacks, history=False, verbose=verbose, epochs=1, steps=source.num_batches
+        )
+        return predict_source(self.model, source, called)
+
+
+class _Fit:
+    """One fit. The order of the calls below binds: it is what makes a resumed fit equal to a straight one."""
+
+    def __init__(
+        self,
+        model: Any,
+        plan: Plan,
+        source: Any,
+        validation: Any,
+        callbacks: Any,
+        observer: Observer,
+        progress: Progress,
+    ) -> None:
+        self._model = model
+        self._plan = plan
+        self._source = source
+        self._validation = validation
+        self._callbacks = callbacks
+        self._observer = observer
+        self._progress = progress
+        self._state = FitState(model, callbacks.callbacks)
+        self._live: LiveState | None = None
+        self._changes: Sequence[Any] = ()
+        self._announced = False
+        self._chunk = 0
+        self._last_logs: dict[str, Any] = {}
+        self.number = 0
+        self.step = 0
+
+    def run(self) -> None:
+        """Train from the beginning, or from the checkpoint that the observer names, to the end."""
+        tap = kc.log_tap()
+        model, plan = self._model, self._plan
+        model.stop_training = False
+        start = self._observer.begin(plan, model, self._state.records)
+        self.number, self.step = start.fit, start.step
+        restored = start.restored
+        if restored is not None and restored.cursor.done and not start.extend:
+            self.step = restored.step
+            self._state.restore_end(restored)
+            return
+        epoch, skip = plan.initial_epoch, 0
+        self._callbacks.callbacks.append(tap)
+        try:
+            prepared = self._state.callback_states.prepare(resuming=restored is not None)
+            self._callbacks.on_train_begin()
+            if restored is not None:
+                epoch, skip, self.step = restored.cursor.epoch, restored.cursor.batch, restored.step
+                if skip:
+                    # The epoch had begun. Callbacks set themselves up here, then get their state back.
+                    self._begin_epoch(epoch)
+                self._changes = self._state.restore(restored, prepared)
+            self._state.remember()
+            while epoch < plan.epochs:
+                self._epoch(epoch, skip, tap)
+                epoch, skip = epoch + 1, 0
+                if model.stop_training:
+                    break
+                if epoch < plan.epochs and self._observer.due(self.step, self._chunk, epoch):
+                    self._observer.save(self._snapshot(epoch, 0, tap.logs))
+            self._end(epoch, tap.logs)
+        except BaseException:
+            # The user's own error goes on; the model stays usable.
+            self._state.rescue(self._live)
+            raise
+        finally:
+            self._progress.stop()
+            self._callbacks.callbacks.remove(tap)
+
+    def _begin_epoch(self, epoch: int) -> None:
+        self._model.reset_metrics()
+        self._callbacks.on_epoch_begin(epoch)
+
+    def _epoch(self, epoch: int, skip: int, tap: Any) -> None:
+        began, first_step = time.monotonic(), self.step
+        if not skip:
+            self._begin_epoch(epoch)
+        self._progress.epoch_begin(epoch, skip)
+        done = self._train(epoch, skip)
+        logs = kc.epoch_logs(self._model, self._last_logs)
+        if self._validation is not None and kc.should_validate(
+            self._model, epoch, self._plan.settings["validation_freq"]
+        ):
+            values = evaluate_source(self._model, self._validation, self._callbacks)
+            logs.update({f"val_{name}": value for name, value in values.items()})
+        self._callbacks.on_epoch_end(epoch, logs)
+        self._progress.epoch_end(done, tap.logs)
+        seconds = time.monotonic() - began
+        self._observer.epoch(Epoch(epoch, self.step, tap.logs, seconds, self.step - first_step))
+
+    def _train(self, epoch: int, skip: int) -> int:
+        """Train the epoch's batches from number `skip` on; returns how many of them are trained then."""
+        model, callbacks, observer = self._model, self._callbacks, self._observer
+        run_step = train_step(model)
+        place = arrays.placer()
+        hooks = kc.has_batch_hook(callbacks, _BATCH_HOOKS)
+        live = self._live = LiveState(model, training=True)
+        done = skip
+        for chunk in in_chunks(self._source.epoch(self.number, epoch, skip), model.steps_per_execution):
+            if hooks:
+                callbacks.on_train_batch_begin(done)
+            for batch in map(place, chunk):
+                state = live.take()
+                if not self._announced:
+                    self._announce(run_step, state)
+                self._last_logs, state = run_step.call(state, batch)
+                live.put(state)
+                self.step += 1
+                observer.step(self.step, self._last_logs)
+            self._chunk = len(chunk)
+            done += self._chunk
+            self._progress.batch_end(done, self._last_logs)
+            if hooks:
+                callbacks.on_train_batch_end(done - 1, self._last_logs)
+            if model.stop_training:
+                break
+            last = done == self._source.batches_in(epoch)
+            if observer.wants_steps and not last and observer.due(self.step, self._chunk):
+                live.attach()
+                kc.wait_for_callbacks(callbacks)
+                observer.save(self._snapshot(epoch, done, {}))
+        live.attach()
+        return done
+
+    def _announce(self, run_step: Any, state: Any) -> None:
+        self._announced = True
+        # Always the shapes of a first batch: a resumed epoch may begin with a smaller last one.
+        self._observer.ready(
+            lambda: run_step.program(state, arrays.placer()(self._source.first())),
+            self._state.callback_states.uncaptured,
+            self._changes,
+        )
+
+    def _end(self, epoch: int, logs: dict[str, Any]) -> None:
+        model = self._model
+        if self._live is not None:
+            self._live.close()
+        before = self._snapshot(epoch, 0, logs)
+        if self._plan.epochs > 0 and model.optimizer is not None:
+            model.optimizer.finalize_variable_values(model.trainable_weights)
+        self._callbacks.on_train_end(logs=logs)
+        last = self._state.with_end(before, stopped=model.stop_training)
+        self._observer.save(replace(last, pinned=True))
+
+    def _snapshot(self, epoch: int, batch: int, metrics: dict[str, Any]) -> Any:
+        return self._state.snapshot(self.number, epoch, batch, self.step, metrics)
