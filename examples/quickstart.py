@@ -1,6 +1,6 @@
 """Train a small CNN on scikit-learn's handwritten digits under a run.
 
-    python examples/quickstart.py [--epochs 12]
+    python examples/quickstart.py [--epochs 12] [--seed 0]
 
 Kill it at any time, then: xptrain resume @last
 """
@@ -35,6 +35,7 @@ def make_model(width: int) -> keras.Model:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--epochs", type=int, default=12)
+    parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
 
     digits = load_digits()
@@ -42,9 +43,10 @@ def main() -> None:
     x, xv, y, yv = train_test_split(images, digits.target, test_size=0.2, random_state=0)
 
     config = {"width": 16, "lr": 2e-3, "batch_size": 32}
-    with xptrain.run("digits", seed=0, config=config, description="A small CNN on 8 x 8 digits.") as run:
+    with xptrain.run("digits", seed=args.seed, config=config, description="A small CNN on digits.") as run:
         model = make_model(run.config.width)
-        model.compile(keras.optimizers.Adam(run.config.lr), "sparse_categorical_crossentropy", metrics=["accuracy"])
+        optimizer = keras.optimizers.Adam(run.config.lr)
+        model.compile(optimizer, "sparse_categorical_crossentropy", metrics=["accuracy"])
         run.fit(
             model,
             x,

@@ -38,7 +38,8 @@ if TYPE_CHECKING:
     from xptrain.analysis.weights import load_weights
     from xptrain.checkpoint.policies import best, every, keep
     from xptrain.data.stateful import Stateful
-    from xptrain.session.run import Run, run
+    from xptrain.session.begin import run
+    from xptrain.session.run import Run
     from xptrain.tracking.tracker import Tracker
     from xptrain.training.trainer import Trainer
 
@@ -86,7 +87,7 @@ _HOMES: Final = {
     "history": "xptrain.analysis.runs",
     "keep": "xptrain.checkpoint.policies",
     "load_weights": "xptrain.analysis.weights",
-    "run": "xptrain.session.run",
+    "run": "xptrain.session.begin",
     "runs": "xptrain.analysis.runs",
 }
 

@@ -1,4 +1,4 @@
-"""Tools for test suites: prove that a fit resumes exactly, watch a tracker in memory, die at a chosen moment."""
+"""Tools for test suites: prove that a fit resumes exactly, track in memory, die at a chosen moment."""
 
 from __future__ import annotations
 
@@ -50,6 +50,9 @@ def state_digests(snapshot: Snapshot) -> dict[str, str]:
 
     Args:
         snapshot: Any snapshot.
+
+    Returns:
+        Digests (64 hexadecimal digits) by leaf key.
 
     Example:
         >>> state_digests(snapshot)["host"]  # doctest: +SKIP

@@ -91,3 +91,12 @@ def test_repair_takes_bad_lines_out_for_good(ledger: Ledger) -> None:
 def test_a_ledger_that_is_taken_away_is_empty(ledger: Ledger) -> None:
     ledger.path.unlink()
     assert ledger.history() == [] and ledger.entries() == {}
+
+
+def test_a_line_is_durable_before_append_returns(
+    ledger: Ledger, kit: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[bytes] = []
+    monkeypatch.setattr("os.fsync", lambda descriptor: synced.append(ledger.path.read_bytes()))
+    ledger.append(kit.receipt(40), FILES)
+    assert synced == [ledger.path.read_bytes()]

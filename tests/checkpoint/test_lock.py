@@ -236,8 +236,6 @@ def test_a_forked_child_cannot_release_its_parents_lock(tmp_path: Path) -> None:
     lock = RunLock(tmp_path)
     lock.acquire()
     assert lock.record
-    code = "import sys; sys.exit(0)"
-    subprocess.run([sys.executable, "-c", code], check=True)
     held, lock.record = lock.record, LockRecord(**{**vars(lock.record), "pid": os.getpid() + 1})
     lock.release()
     lock.record = held

@@ -251,6 +251,14 @@ def test_case_26_sharded_leaves_come_back_on_8_2_and_1_devices(tmp_path: Path) -
     assert done.stdout.endswith("done\n"), done.stderr[-3000:]
 
 
+def test_l5_a_commit_is_one_rename(store: Store, kit: Any) -> None:
+    staged = store.write(kit.snapshot(1), make_receipt(kit.snapshot(1), 1, 0))
+    inode = staged.path.stat().st_ino
+    store.commit(staged)
+    assert store.folder.folder_of(1).stat().st_ino == inode
+    assert [path.name for path in store.folder.path.iterdir()] == ["000000000001"]
+
+
 # --- saving over and behind what is there ---------------------------------------------------------------
 
 
@@ -469,6 +477,18 @@ def test_what_orbax_cannot_read_though_the_files_are_right_is_no_damage(
     with pytest.raises(CheckpointError, match="its files are what was written") as caught:
         reopened(two).newest_good()
     assert not isinstance(caught.value, CheckpointDamagedError) and two.folder.steps() == [10, 20]
+
+
+def test_a_folder_that_cannot_be_put_in_order_is_a_write_error(
+    two: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: Folder, step: int) -> None:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(Folder, "set_aside", refuse)
+    (two.folder.folder_of(20) / "host" / "metadata").write_text("{}")
+    with pytest.raises(CheckpointWriteError, match="Read-only"):
+        reopened(two).newest_good()
 
 
 def test_foreign_files_in_the_folder_do_no_harm(two: Store, kit: Any) -> None:

@@ -9,8 +9,8 @@ import keras
 import pytest
 from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import strategies as st
-from tests.examples import Scripted, X, Y, dropout_model, small
 
+from tests.examples import Scripted, X, Y, dropout_model, small
 from xptrain.testing import assert_resume_exact
 
 pytestmark = pytest.mark.usefixtures("no_keras_fit")
@@ -190,5 +190,7 @@ def test_the_check_can_fail() -> None:
 
     with pytest.raises(AssertionError, match="differs in host"):
         assert_resume_exact(
-            small, lambda: {"x": X, "y": Y, "batch_size": 20, "epochs": 3, "callbacks": [Forgetful()]}, cuts=[2]
+            small,
+            lambda: {"x": X, "y": Y, "batch_size": 20, "epochs": 3, "callbacks": [Forgetful()]},
+            cuts=[2],
         )

@@ -257,3 +257,8 @@ def test_the_hazard_table_has_remedy_and_source() -> None:
     text = hazard_table(check({"PYTHONHASHSEED": "0"}, {"jaxlib": "0.10.2"}))
     assert "wrong: this jaxlib" in text and "remedy: pip install" in text and "126812" in text
     assert hazard_table([]) == "no known hazard"
+
+
+def test_a_hazard_that_was_there_before_is_no_change() -> None:
+    wrong = [{"id": "z", "severity": "wrong", "title": "t", "evidence": "e"}]
+    assert compare(changed("hazards", wrong), changed("hazards", wrong)) == []

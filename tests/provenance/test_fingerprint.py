@@ -115,6 +115,7 @@ def test_text_arrays_and_their_limits() -> None:
     words = np.array(["ab", "c"], dtype=object)
     assert digest(words) == digest(words.copy())
     assert digest(words) != digest(np.array(["a", "bc"], dtype=object))
+    assert digest(words) != digest(words.reshape(2, 1))
     odd = fingerprint({"x": np.array([object()], dtype=object)})
     assert odd.opaque == ("x",) and "not covered" in odd.note
 

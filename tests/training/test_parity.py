@@ -7,8 +7,8 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
-from tests.examples import X, Y, dropout_model, small, variable_digests
 
+from tests.examples import X, Y, dropout_model, small, variable_digests
 from xptrain.training.trainer import Trainer
 
 KERAS_FIT = keras.Model.fit

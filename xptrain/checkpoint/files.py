@@ -51,7 +51,12 @@ def replace_text(path: Path, text: str) -> None:
 
 def hash_file(path: Path) -> str:
     """Return the BLAKE3 digest of a file, 64 hexadecimal digits."""
-    return blake3.blake3().update_mmap(path).hexdigest()
+    # Not by mmap: a bad sector would then kill the process instead of raising an error.
+    with path.open("rb") as stream:
+        hasher = blake3.blake3()
+        while block := stream.read(1 << 20):
+            hasher.update(block)
+    return hasher.hexdigest()
 
 
 def hash_tree(folder: Path) -> dict[str, tuple[int, str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from pathlib import Path
@@ -17,6 +18,7 @@ from xptrain.errors import CheckpointDamagedError, CheckpointWriteError
 STEP_DIGITS: Final = 12
 RECEIPT_FILE: Final = "receipt/metadata"  # where Orbax's JSON items keep their text
 HOST_FILE: Final = "host/metadata"
+_MARK: Final = "here"
 _STAGED, _REPLACED, _DISCARDED = ".tmp-", ".old-", ".bin-"
 
 
@@ -90,18 +92,29 @@ class Folder:
         self._check_still_there()
         staging = self.path / f"{_STAGED}{step_name(step)}-{token_hex(4)}"
         staging.mkdir()
+        (staging / _MARK).touch()
         return staging / step_name(step)
+
+    def is_still_there(self, staged: Path) -> bool:
+        """Return whether a hidden folder is the one that `stage` made.
+
+        Orbax makes a folder again that was taken away while it writes, with only a part of the files; the
+        inode number does not tell, for it is given to the next folder.
+        """
+        return (staged.parent / _MARK).exists()
 
     def publish(self, staged: Path, step: int) -> None:
         """Make a staged checkpoint visible at once; an earlier one of that step steps aside."""
         self._check_still_there()
+        if not self.is_still_there(staged):
+            raise FileNotFoundError(errno.ENOENT, "the hidden folder of the save vanished", str(staged))
         final, replaced = self.folder_of(step), None
         if final.exists():
             replaced = self.path / f"{_REPLACED}{step_name(step)}-{token_hex(4)}"
             final.rename(replaced)
         staged.rename(final)
         sync(self.path)
-        staged.parent.rmdir()
+        shutil.rmtree(staged.parent)
         if replaced:
             shutil.rmtree(replaced)
 

@@ -164,13 +164,13 @@ class RunLock:
         now = self._clock()
         record = LockRecord(attempt, token_hex(8), self._machine, os.getpid(), started, int(now * 1000))
         draft = self.folder / f".{record.token}"
-        draft.write_text(_text(record))
-        sync(draft)
-        os.utime(draft, (now, now))
         try:
+            draft.write_text(_text(record))
+            sync(draft)
+            os.utime(draft, (now, now))
             won = _link(draft, self._path(attempt))
         finally:
-            draft.unlink()
+            draft.unlink(missing_ok=True)
         sync(self.folder)
         if won:
             self.record = record

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 
 from xptrain.checkpoint.files import hash_tree
 from xptrain.checkpoint.folder import Folder
-from xptrain.checkpoint.problems import write_error
 from xptrain.checkpoint.receipts import Loaded, Receipt
 from xptrain.errors import CheckpointDamagedError
 
@@ -82,11 +81,8 @@ class Recovery:
         self._say(sentence, loud=False)
 
     def _set_aside(self, step: int, error: CheckpointDamagedError) -> None:
-        try:
-            place = self.folder.set_aside(step)
-            self.folder.ledger.gone(step, "damaged")
-        except OSError as failure:
-            raise write_error(step, self.folder.path, failure) from failure
+        place = self.folder.set_aside(step)
+        self.folder.ledger.gone(step, "damaged")
         self.bad[step] = error.found or error.what
         self._say(f"The checkpoint of step {step} is damaged ({error.found}); it was moved to {place}.")
 

@@ -18,11 +18,11 @@ import errno
 import logging
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -39,6 +39,8 @@ from xptrain.checkpoint.recovery import Recovery
 from xptrain.checkpoint.verify import verified
 from xptrain.errors import CheckpointError, CheckpointWriteError, RestoreMismatchError
 from xptrain.state.snapshot import Cursor, Snapshot
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -88,14 +90,10 @@ class Store:
         except OSError as error:
             raise write_error(receipt.step, self.folder.path, error) from error
         try:
-            made = staged.parent.stat()
             _save(staged, snapshot, receipt)
             sync_tree(staged)
             files = hash_tree(staged)
-            # Orbax makes a folder again that was taken away meanwhile, with only a part of the files.
-            if not os.path.samestat(made, staged.parent.stat()) or not {RECEIPT_FILE, HOST_FILE} <= set(
-                files
-            ):
+            if not self.folder.is_still_there(staged) or not {RECEIPT_FILE, HOST_FILE} <= set(files):
                 raise FileNotFoundError(errno.ENOENT, "files vanished while they were written", str(staged))
             return Staged(staged, receipt, files)
         except BaseException as error:
@@ -180,9 +178,9 @@ class Store:
 
         Raises:
             CheckpointDamagedError: There were checkpoints, and none is whole.
-            CheckpointWriteError: A damaged one could not be moved aside.
+            CheckpointWriteError: The folder could not be put in order.
         """
-        return self._recovery().newest_good(lambda step: self.load(step, shardings))
+        return self._recover(lambda recovery: recovery.newest_good(lambda step: self.load(step, shardings)))
 
     def repair(self) -> list[int]:
         """Check every checkpoint that the ledger does not know, add the good ones, move the others aside.
@@ -191,11 +189,20 @@ class Store:
             The steps that were added.
         """
         before = self.folder.ledger.entries()
-        self._recovery().repair()
+        self._recover(Recovery.repair)
         return [step for step in self.folder.ledger.entries() if step not in before]
 
-    def _recovery(self) -> Recovery:
-        return Recovery(self.folder, lambda step: verified(self.folder, step, _restore)[0], self.notices)
+    def _recover(self, work: Callable[[Recovery], T]) -> T:
+        recovery = Recovery(self.folder, lambda step: verified(self.folder, step, _restore)[0], self.notices)
+        try:
+            return work(recovery)
+        except OSError as error:
+            raise CheckpointWriteError(
+                "the checkpoint folder could not be put in order",
+                expected=f"a folder that can be written: {self.folder.path}",
+                found=str(error),
+                remedy="make the folder writable, then resume the run",
+            ) from error
 
     def _check_goes_forward(self, receipt: Receipt) -> None:
         newest = max(self.folder.steps(), default=-1)

@@ -85,7 +85,7 @@ class ArraySource:
     def _place(self, epoch: int) -> tuple[int, int]:
         """Return the pass over the data that an epoch belongs to, and the batch at which it begins there.
 
-        As in Keras, an epoch shorter than a pass goes on where the one before stopped, and ends with the pass.
+        As in Keras, an epoch shorter than a pass goes on where the one before stopped and ends with it.
         """
         if self._steps_per_epoch is None:
             return epoch, 0

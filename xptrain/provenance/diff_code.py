@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from xptrain.provenance.difference import Difference, Severity
-from xptrain.provenance.difference_text import items, show
+from xptrain.provenance.difference_text import show
 
 Section = Mapping[str, Any]
 
@@ -66,7 +66,7 @@ def _git(old: Section, new: Section) -> list[Difference]:
         ("interpreter", old["interpreter"], new["interpreter"]),
     ]
     found = [Difference("code", name, show(a), show(b), "tell") for name, a, b in pairs if a != b]
-    if items({"argv": old["argv"]}, {"argv": new["argv"]}):
+    if old["argv"][1:] != new["argv"][1:]:  # a resumed script may be named by another path
         texts = [" ".join(side["argv"][1:]) for side in (old, new)]
         found.append(Difference("code", "arguments", show(texts[0]), show(texts[1]), "tell"))
     return found

@@ -16,7 +16,8 @@ def _words(text: str) -> frozenset[str]:
 
 SECRET_WORDS: Final = _words(
     "password passwords passwd passphrase passcode secret secrets credential credentials apikey apikeys"
-    " apitoken authtoken accesstoken secretkey privatekey accesskey connectionstring auth authorization bearer cookie"
+    " apitoken authtoken accesstoken secretkey privatekey accesskey connectionstring"
+    " auth authorization bearer cookie"
 )
 # A name that ends in one of these is secret, unless the word before it says that it is not one.
 SECRET_ENDINGS: Final = _words("token key pat sas pwd pass tokens keys")

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from xptrain.checkpoint.folder import HOST_FILE, Folder
 from xptrain.checkpoint.lock import RunLock
 from xptrain.checkpoint.policies import Policy, SaveEvent
 from xptrain.checkpoint.receipts import Loaded, Receipt
 from xptrain.errors import CheckpointNotFoundError, XptrainError
 from xptrain.state.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    from xptrain.checkpoint.saver import Saver
 
 
 class Checkpoints:
@@ -33,12 +40,27 @@ class Checkpoints:
         self._say = say
         self._newest: Loaded | None = None
         self._searched = False
+        self._made: Saver | None = None
         self.committed: list[Receipt] = []
 
     def acquire(self, above: int) -> int:
         """Take the run's lock; returns the number of this attempt."""
         self.attempt = self.lock.acquire(above=above)
+        # Orbax takes seconds to load: meanwhile the user's script builds its model.
+        threading.Thread(target=_load_orbax, name="xptrain-load-orbax", daemon=True).start()
         return self.attempt
+
+    def journal_position(self) -> int:
+        """Return where in the journal the points after the newest checkpoint begin; 0 when not known.
+
+        Read without verifying: a wrong position costs memory or time, never a point.
+        """
+        folder = Folder(self.folder)
+        try:
+            newest = folder.folder_of(max(folder.steps()))
+            return int(json.loads((newest / HOST_FILE).read_bytes())["session"]["journal"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return 0
 
     def for_fit(self, fit: int) -> Loaded | None:
         """Return the verified checkpoint that a fit goes on from, or None when it has not begun.
@@ -106,16 +128,12 @@ class Checkpoints:
         self.lock.release()
         return failure
 
-    _made = None
-
     @property
-    def _saver(self):  # type: ignore[no-untyped-def]
+    def _saver(self) -> Saver:
         if self._made is None:
-            from xptrain.checkpoint.saver import Saver
-            from xptrain.checkpoint.store import Store
-
-            self._made = Saver(
-                Store(self.folder),
+            saver, store = _load_orbax()
+            self._made = saver.Saver(
+                store.Store(self.folder),
                 self._policy,
                 self.attempt,
                 before_commit=self._fenced_commit,
@@ -126,3 +144,9 @@ class Checkpoints:
     def _fenced_commit(self, step: int) -> None:
         self._before_commit(step)
         self.lock.check()
+
+
+def _load_orbax() -> tuple[Any, Any]:
+    from xptrain.checkpoint import saver, store
+
+    return saver, store

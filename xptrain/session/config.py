@@ -27,7 +27,9 @@ class Config(Mapping[str, Any]):
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or name not in self._values:
-            raise AttributeError(f"the config has no {name!r}; it has: {', '.join(self._values) or 'nothing'}")
+            raise AttributeError(
+                f"the config has no {name!r}; it has: {', '.join(self._values) or 'nothing'}"
+            )
         return self[name]
 
     def __getitem__(self, name: str) -> Any:
@@ -112,7 +114,9 @@ def _plain(value: Any, where: str) -> Any:
         return next(kind(value) for kind in (bool, int, str) if isinstance(value, kind))
     if hasattr(value, "__fspath__"):
         return str(value)
-    found = repr(value) if isinstance(value, float) else f"{type(value).__module__}.{type(value).__qualname__}"
+    found = (
+        repr(value) if isinstance(value, float) else f"{type(value).__module__}.{type(value).__qualname__}"
+    )
     raise _unfit(where, "numbers, text, true/false, null, lists and mappings", found)
 
 

@@ -17,6 +17,8 @@ from xptrain.provenance.hazards import Hit
 from xptrain.provenance.manifest import capture_dynamic
 from xptrain.provenance.summary import difference_table, hazard_table
 from xptrain.session.config import flatten
+from xptrain.session.opening import known_now
+from xptrain.session.readable import say
 from xptrain.state.records import VariableRecord
 from xptrain.state.snapshot import Snapshot
 from xptrain.training.describe import summary
@@ -43,6 +45,7 @@ class RunObserver:
         self._manifest: dict[str, Any] = {}
         self._differences: list[Difference] = []
         self._epoch_offset = 0
+        self._first_step = 0
         self._model: Any = None
         self.wants_steps = run.checkpoints.wants_steps
 
@@ -61,11 +64,15 @@ class RunObserver:
             callbacks=[{"name": name} for name in plan.callbacks],
             variables=[(r.key, r.role, r.path, r.variable.value) for r in records],
         )
+        if self._fit:
+            # The canary ran once, at the first fit.
+            self._manifest["hazards"] = run.hazards
+        run.hazards = self._manifest["hazards"]
         self._manifest["data_note"] = data.note
         self._manifest["model"] = dict(plan.model)
         before = run.manifests.last(run.attempt, self._fit)
         if before is not None:
-            self._differences = compare(before, self._manifest)
+            self._differences = known_now(compare(before, self._manifest))
         extend = False
         if loaded is not None:
             extend = self._check_epochs(plan, loaded)
@@ -80,8 +87,9 @@ class RunObserver:
             self._say_where(plan, loaded, extend)
             run.step, run.next_epoch = receipt.step, receipt.cursor.epoch + self._epoch_offset
         elif run.attempt > 1 and not run.resumed_from:
-            run.say(f"run {run.key}, attempt {run.attempt}: no checkpoint yet, starting at step 0")
-            run.note_start(0)
+            say(f"run {run.key}, attempt {run.attempt}: no checkpoint yet, starting at step 0")
+            self._note_start(0)
+        self._first_step = step if loaded is None else -1
         return Start(fit=self._fit, step=step, seed=run.seed, restored=restored, extend=extend)
 
     def ready(self, program: Callable[[], str], uncaptured: Sequence[str], changes: Sequence[Any]) -> None:
@@ -89,16 +97,23 @@ class RunObserver:
         run = self._run
         self._manifest["program"] = {"train_step": program()}
         before = run.manifests.last(run.attempt, self._fit)
-        if before is not None:
+        if before is not None and "program" in before:
             self._differences = compare(before, self._manifest)
         self._differences += [
-            Difference("callbacks", f"{c.callback}.{c.name}", c.before, c.after, "tell", "this attempt's value is used")
+            Difference(
+                "callbacks",
+                f"{c.callback}.{c.name}",
+                c.before,
+                c.after,
+                "tell",
+                "this attempt's value is used",
+            )
             for c in changes
         ]
         grade = self._admit(uncaptured)
         told = [difference for difference in self._differences if difference.severity == "tell"]
         if self._differences:
-            run.say("changed since the run was started:\n" + difference_table(self._differences))
+            say("changed since the run was started:\n" + difference_table(self._differences))
         self._manifest["grade"] = grade.as_json()
         self._manifest["differences"] = [str(difference) for difference in self._differences]
         self._record(grade, bool(told))
@@ -115,7 +130,10 @@ class RunObserver:
     def save(self, snapshot: Snapshot) -> None:
         """Add what the session needs to go on, and save in the background."""
         run = self._run
-        session = {"epoch_offset": self._epoch_offset, "journal": run.journal_end()}
+        if snapshot.step == self._first_step:
+            # A fit without a step: its checkpoint would replace the one that ends the fit before it.
+            return
+        session = {"epoch_offset": self._epoch_offset, "journal": run.journal.end}
         run.checkpoints.save(replace(snapshot, host={**snapshot.host, "session": session}))
         if snapshot.cursor.done:
             run.next_epoch = snapshot.cursor.epoch + self._epoch_offset
@@ -133,7 +151,15 @@ class RunObserver:
             values["time/epoch_seconds"] = epoch.seconds
             values["time/steps_per_second"] = epoch.trained / epoch.seconds
         run.writer.log(number, values, volatile=_VOLATILE)
-        run.note_progress(epoch.step)
+        self._tag_attempt("to_step", epoch.step)
+
+    def _note_start(self, step: int) -> None:
+        self._run.resumed_from = step
+        self._tag_attempt("from_step", step)
+
+    def _tag_attempt(self, name: str, step: int) -> None:
+        run = self._run
+        run.writer.append("tags", values={f"xptrain.attempt.{run.attempt}.{name}": str(step)})
 
     def _admit(self, uncaptured: Sequence[str]) -> Grade:
         run = self._run
@@ -167,14 +193,14 @@ class RunObserver:
         run, receipt = self._run, loaded.receipt
         cursor = receipt.cursor
         if cursor.done and not extend:
-            run.say(f"run {run.key}: fit {self._fit} is finished ({receipt.step} steps), not trained again")
+            say(f"run {run.key}: fit {self._fit} is finished ({receipt.step} steps), not trained again")
             return
         batch = f", batch {cursor.batch + 1} of {plan.source.get('num_batches')}" if cursor.batch else ""
-        run.say(
+        say(
             f"run {run.key}, attempt {run.attempt}: going on from step {receipt.step} "
             f"(epoch {cursor.epoch + 1} of {plan.epochs}{batch})"
         )
-        run.note_start(receipt.step)
+        self._note_start(receipt.step)
 
     def _record(self, grade: Grade, changed: bool) -> None:
         run, manifest = self._run, self._manifest
@@ -210,7 +236,7 @@ class RunObserver:
             context="training",
         )
         if self._fit == 0:
-            run.say(f"run {run.key}: {run.grade}")
+            say(f"run {run.key}: {run.grade}")
 
 
 def _fit_section(plan: Plan) -> dict[str, Any]:

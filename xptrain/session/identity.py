@@ -46,7 +46,10 @@ class Process:
         if self._resumed is None:
             return None
         for folder in all_runs(home):
-            if folder.info.setup.get("process") == self.name and folder.info.setup.get("place") == self.opened:
+            if (
+                folder.info.setup.get("process") == self.name
+                and folder.info.setup.get("place") == self.opened
+            ):
                 return folder
         return None
 

@@ -28,12 +28,24 @@ class Manifests:
         return path
 
     def last(self, before: int, fit: int = 0) -> dict[str, Any] | None:
-        """Return the newest manifest of an attempt before number `before`, for one fit."""
+        """Return the manifest to compare with: that of the newest earlier attempt that trained.
+
+        An attempt that ended before its first step says nothing of the compiled step; it counts only when
+        no attempt trained yet.
+
+        Args:
+            before: Number of the attempt that compares.
+            fit: Number of the fit.
+        """
+        found = None
         for attempt in range(before - 1, 0, -1):
             path = self._path(attempt, fit)
             if path.is_file():
-                return json.loads(path.read_text())  # type: ignore[no-any-return]
-        return None
+                record: dict[str, Any] = json.loads(path.read_text())
+                if "program" in record:
+                    return record
+                found = found or record
+        return found
 
     def _path(self, attempt: int, fit: int) -> Path:
         return self._folder / (f"attempt-{attempt}.json" if fit == 0 else f"attempt-{attempt}-fit-{fit}.json")

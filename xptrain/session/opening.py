@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from xptrain.checkpoint.lock import RunLock
-from xptrain.errors import RunLiveError
+from xptrain.errors import CheckpointNotFoundError, CheckpointWriteError, RunLiveError
 from xptrain.provenance import diff, summary
+from xptrain.provenance.difference import Difference
 from xptrain.provenance.manifest import Capture, capture_static
 from xptrain.provenance.secrets import redact_mapping
 from xptrain.session import identity
@@ -24,7 +25,7 @@ from xptrain.tracking.attempts import is_live, run_state
 from xptrain.tracking.durable import now_ms
 from xptrain.tracking.folder import RunFolder, RunInfo, create
 from xptrain.tracking.folder import home as runs_home
-from xptrain.tracking.stores import check_store, mask
+from xptrain.tracking.stores import check_store, mask, unmask
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,7 @@ class Found:
         seed: Its seed.
         resumed: True when it existed before.
         attempts: Attempts so far.
+        uri: Complete tracking URI; the recorded one has its password masked.
     """
 
     folder: RunFolder
@@ -44,6 +46,7 @@ class Found:
     seed: int
     resumed: bool
     attempts: int
+    uri: str
 
 
 def find_or_create(settings: Settings) -> Found:
@@ -80,7 +83,7 @@ def find_or_create(settings: Settings) -> Found:
         host=socket.gethostname(),
         setup={"seed": seed, "config": redact_mapping(config)[0], "process": name, "place": place},
     )
-    return Found(create(info, home), config, seed, resumed=False, attempts=0)
+    return Found(create(info, home), config, seed, resumed=False, attempts=0, uri=store.uri)
 
 
 def _existing(folder: RunFolder, settings: Settings) -> Found:
@@ -97,6 +100,8 @@ def _existing(folder: RunFolder, settings: Settings) -> Found:
                 found=f"process {state.attempt.pid} on {state.attempt.host}, attempt {state.attempt.attempt}",
                 remedy="wait for it, or stop it first",
             )
+    if state.attempt is not None:
+        check_checkpoint_folder(info)
     recorded = dict(setup.get("config") or {})
     config = recorded
     if settings.config is not None:
@@ -105,7 +110,32 @@ def _existing(folder: RunFolder, settings: Settings) -> Found:
         if shown == recorded or "config" in settings.allow:
             config = settings.config
     seed = int(setup.get("seed", settings.seed or 0))
-    return Found(folder, config, seed, resumed=True, attempts=state.attempt.attempt if state.attempt else 0)
+    attempts = state.attempt.attempt if state.attempt else 0
+    return Found(folder, config, seed, resumed=True, attempts=attempts, uri=unmask(info.tracking_uri))
+
+
+def check_checkpoint_folder(info: RunInfo) -> None:
+    """Make sure that the checkpoint folder of a run that was opened before is there and can be used.
+
+    Raises:
+        CheckpointNotFoundError: It is gone; the run would begin again at step 0 without a word.
+        CheckpointWriteError: It cannot be read or written.
+    """
+    folder = Path(info.checkpoint_dir)
+    if not folder.is_dir():
+        raise CheckpointNotFoundError(
+            f"the checkpoint folder of run {info.key} is gone",
+            expected=f"a folder {folder}",
+            found="no such folder",
+            remedy="put it back or mount it, or start a new run",
+        )
+    if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
+        raise CheckpointWriteError(
+            f"the checkpoint folder of run {info.key} cannot be used",
+            expected=f"a folder that can be read and written: {folder}",
+            found="Permission denied",
+            remedy="make it readable and writable for this user",
+        )
 
 
 def capture(found: Found, settings: Settings, attempt: int, manifests: Manifests) -> tuple[Capture, str]:
@@ -121,15 +151,22 @@ def capture(found: Found, settings: Settings, attempt: int, manifests: Manifests
     seed = settings.seed if settings.seed is not None else found.seed
     static = capture_static(config=offered, seed=seed, attempt=attempt)
     before = manifests.last(attempt)
-    differences = diff.compare(before, static.record) if before is not None else []
+    differences = known_now(diff.compare(before, static.record)) if before is not None else []
     diff.refuse(differences, settings.allow)
     return static, summary.difference_table(differences) if differences else ""
+
+
+def known_now(differences: list[Difference]) -> list[Difference]:
+    """Return the differences without those of the code: what an edit means shows in the compiled step."""
+    return [difference for difference in differences if difference.category != "code"]
 
 
 def first_params(config: dict[str, Any], seed: int) -> dict[str, str]:
     """Return the params that are known at `run()`: the flattened config, without secrets, and the seed."""
     shown = redact_mapping(config)[0]
-    params = {name: value if isinstance(value, str) else json.dumps(value) for name, value in flatten(shown).items()}
+    params = {
+        name: value if isinstance(value, str) else json.dumps(value) for name, value in flatten(shown).items()
+    }
     return {**params, "seed": str(seed)}
 
 

@@ -34,3 +34,8 @@ def install() -> None:
         raise SystemExit(error.exit_code)
 
     sys.excepthook = hook
+
+
+def say(text: str) -> None:
+    """Tell the user something, on stderr."""
+    print(f"xptrain: {text}", file=sys.stderr, flush=True)

@@ -1,18 +1,14 @@
-"""`run()` and `Run`: one experiment run, from its start or from where it stopped."""
+"""`Run`: one experiment run, from its start or from where it stopped."""
 
 from __future__ import annotations
 
 import atexit
 import os
-import sys
 import time
-from collections.abc import Iterable, Mapping
-from enum import Enum
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from xptrain.checkpoint.policies import every, keep
 from xptrain.errors import UsageError, XptrainError
 from xptrain.provenance.grade import Grade
 from xptrain.session import identity, opening, readable
@@ -20,96 +16,20 @@ from xptrain.session.checkpoints import Checkpoints
 from xptrain.session.config import Config
 from xptrain.session.fitting import RunObserver
 from xptrain.session.manifests import Manifests
-from xptrain.session.settings import Settings, check
+from xptrain.session.recorded import Recorded, RunState
+from xptrain.session.settings import Settings
 from xptrain.state.rng import seed_everything
-from xptrain.tracking import artifacts, processes, recorder
+from xptrain.tracking import processes, recorder
 from xptrain.tracking.journal import Journal
 from xptrain.tracking.points import PointIndex
 from xptrain.tracking.recording import PointWriter
-from xptrain.tracking.stores import unmask
 from xptrain.training.keras_backend.checks import check_backend
 from xptrain.training.trainer import Trainer
 
 _WAIT_FOR_RECORDER_S = 15.0
 
 
-class RunState(Enum):
-    """Where a run object is in its life; the value says what that means."""
-
-    NEW = "it has not been started: use `with run:` or `run.start()`"
-    OPEN = "it is open"
-    CLOSED = "it is finished; open it again with run(resume=…)"
-
-
-def run(
-    experiment: str,
-    *,
-    key: str | None = None,
-    name: str | None = None,
-    config: Any = None,
-    seed: int | None = None,
-    resume: str = "never",
-    exactness: str = "same-topology",
-    allow: str | Iterable[str] = (),
-    checkpoint: Any = (every(epochs=1), keep(3)),
-    tags: Mapping[str, Any] | None = None,
-    description: str | None = None,
-    tracking_uri: str | None = None,
-    checkpoint_dir: str | os.PathLike[str] | None = None,
-) -> Run:
-    """Describe an experiment run; `with` (or `.start()`) opens it.
-
-    Args:
-        experiment: Name of the MLflow experiment.
-        key: Name of the run's folder; drawn when None.
-        name: Name shown in MLflow; MLflow draws one when None.
-        config: Mapping, dataclass or pydantic model of plain values; read back as `run.config`.
-        seed: Seed of everything random, 0 to 2**32 - 1; drawn and recorded when None.
-        resume: "never" starts a run, an id resumes that one, "auto" resumes the unfinished run with this
-            key (or job id, or experiment + config + script) and starts it when there is none.
-        exactness: Lowest grade to train with: "exact", "same-topology" or "any".
-        allow: What may differ on a resume although it moves bits: code, config, data, packages, devices,
-            topology, epochs, callbacks, hazards.
-        checkpoint: When to save and what to keep: `every(...)`, `keep(...)`, `best(...)`.
-        tags: MLflow tags.
-        description: Text on the run's page.
-        tracking_uri: MLflow tracking URI; `MLFLOW_TRACKING_URI`, else a SQLite store in the home of all runs.
-        checkpoint_dir: Folder for checkpoints; the run's own folder when None.
-
-    Returns:
-        A `Run`, a context manager.
-
-    Raises:
-        UsageError: If an argument cannot be used.
-        ConfigError: If the config cannot be recorded.
-        BackendError: If Keras does not run on JAX.
-
-    Example:
-        >>> with xptrain.run("digits", seed=0, config={"lr": 1e-3}) as run:  # doctest: +SKIP
-        ...     model.compile(keras.optimizers.Adam(run.config.lr), "mse")
-        ...     run.fit(model, x, y, epochs=20)
-    """
-    readable.install()
-    return Run(
-        check(
-            experiment,
-            key=key,
-            name=name,
-            config=config,
-            seed=seed,
-            resume=resume,
-            exactness=exactness,
-            allow=[allow] if isinstance(allow, str) else list(allow),
-            checkpoint=checkpoint,
-            tags=tags,
-            description=description,
-            tracking_uri=tracking_uri,
-            checkpoint_dir=checkpoint_dir,
-        )
-    )
-
-
-class Run:
+class Run(Recorded):
     """One experiment run in this process; made by `run()`.
 
     Args:
@@ -128,6 +48,7 @@ class Run:
     """
 
     def __init__(self, settings: Settings) -> None:
+        super().__init__()
         self.settings = settings
         self.config = Config(settings.config or {})
         self.seed = settings.seed or 0
@@ -137,10 +58,9 @@ class Run:
         self.next_epoch = 0
         self.resumed_from: int | None = None
         self.manifest: dict[str, Any] = {}
+        self.hazards: list[dict[str, Any]] = []
         self.manifests: Manifests
         self.checkpoints: Checkpoints
-        self.writer: PointWriter
-        self._state = RunState.NEW
         self._fits = 0
         self._status = "RUNNING"
         self._owner = 0
@@ -169,7 +89,7 @@ class Run:
         self._folder = found.folder
         self.manifests = Manifests(found.folder.path)
         self.checkpoints = Checkpoints(
-            Path(found.folder.info.checkpoint_dir), self.settings.policy, self._make_durable, self.say
+            Path(found.folder.info.checkpoint_dir), self.settings.policy, self._make_durable, readable.say
         )
         self.attempt = self.checkpoints.acquire(above=found.attempts)
         try:
@@ -183,8 +103,9 @@ class Run:
         static, told = opening.capture(found, self.settings, self.attempt, self.manifests)
         self.config, self.seed, self.manifest = Config(found.config), found.seed, static.record
         journal = Journal(found.folder.journal)
-        self._journal = journal
-        index = PointIndex.from_journal(found.folder.journal) if found.resumed else PointIndex(found.folder.journal)
+        self.journal = journal
+        position = self.checkpoints.journal_position() if found.resumed else 0
+        index = PointIndex.from_journal(found.folder.journal, position)
         self.writer = PointWriter(journal, index, fetch=_fetch)
         pid, started = processes.own()
         self.writer.append(
@@ -200,6 +121,7 @@ class Run:
         git = static.record["code"]["git"]
         tags = {
             "xptrain.checkpoints": str(self.checkpoints.folder),
+            "mlflow.source.git.commit": git.get("commit") or "none",
             "xptrain.commit": git.get("commit") or "none",
             "xptrain.dirty": str(bool(git.get("dirty"))).lower(),
             **self.settings.tags,
@@ -212,14 +134,14 @@ class Run:
             parent, _, file = path.rpartition("/")
             target = parent if self.attempt == 1 else f"attempt-{self.attempt}/{parent}".rstrip("/")
             self.keep_text(text, file, target)
-        self._uri = unmask(found.folder.info.tracking_uri)
+        self._uri = found.uri
         recorder.spawn(found.folder, self._uri)
         seed_everything(self.seed)
         identity.PROCESS.count()
         self._state, self._owner = RunState.OPEN, os.getpid()
         atexit.register(self._at_exit)
         if told:
-            self.say("changed since the run was started:\n" + told)
+            readable.say("changed since the run was started:\n" + told)
 
     def finish(self, status: str = "FINISHED", reason: str | None = None) -> None:
         """Close the run: wait for its saves, write its status, give it back.
@@ -246,10 +168,13 @@ class Run:
             status, reason = "FAILED", failure.what
         self._status = status
         try:
-            self.note_progress(self.step)
+            progress = {f"xptrain.attempt.{self.attempt}.to_step": str(self.step)}
+            self.writer.append("tags", values=progress)
             self.writer.flush()
             if self.writer.divergences:
-                self.grade = self.grade.lower("approximate", f"{self.writer.divergences} points came out differently")
+                self.grade = self.grade.lower(
+                    "approximate", f"{self.writer.divergences} points came out differently"
+                )
                 self.writer.append("tags", values={"xptrain.grade": str(self.grade)})
             self.writer.append("status", status=status, reason=reason)
         finally:
@@ -271,7 +196,7 @@ class Run:
             if error is None:
                 raise
             # The user's own error goes first; this one must not hide it.
-            self.say(str(failure))
+            readable.say(str(failure))
 
     # --- training --------------------------------------------------------------------------------
 
@@ -287,7 +212,7 @@ class Run:
         Example:
             >>> run.trainer(model).fit(x, y)  # doctest: +SKIP
         """
-        self._check_open()
+        self.check_open()
         recorder.ensure(self._folder, self._uri)
         observer = RunObserver(self, self._fits)
         self._fits += 1
@@ -346,98 +271,6 @@ class Run:
         """
         return Trainer(model, seed=self.seed).predict(*args, **kwargs)
 
-    # --- recording -------------------------------------------------------------------------------
-
-    def log_metrics(self, values: Mapping[str, Any], *, step: int | None = None) -> None:
-        """Record values of your own.
-
-        Args:
-            values: Numbers by name.
-            step: Their step; the number of train steps done when None.
-
-        Raises:
-            UsageError: If a value is not a number.
-
-        Example:
-            >>> run.log_metrics({"bleu": 0.31}, step=3)  # doctest: +SKIP
-        """
-        self._check_open()
-        self.writer.log(self.step if step is None else step, values)
-
-    def log_text(self, text: str, path: str) -> None:
-        """Record a text file.
-
-        Args:
-            text: Its content.
-            path: Its path in the run's artifacts.
-
-        Example:
-            >>> run.log_text("all good", "notes/today.txt")  # doctest: +SKIP
-        """
-        self._check_open()
-        folder, _, name = path.rpartition("/")
-        self.keep_text(text, name, folder)
-
-    def log_table(self, table: Any, path: str) -> None:
-        """Record a table as CSV.
-
-        Args:
-            table: A pandas DataFrame, or anything `pandas.DataFrame` accepts.
-            path: Its path in the run's artifacts, ending in .csv.
-
-        Example:
-            >>> run.log_table({"class": [0, 1], "recall": [0.9, 0.8]}, "recall.csv")  # doctest: +SKIP
-        """
-        import pandas as pd
-
-        self.log_text(pd.DataFrame(table).to_csv(index=False), path)
-
-    def log_figure(self, figure: Any, path: str) -> None:
-        """Record a Matplotlib figure (or anything with `savefig`).
-
-        Args:
-            figure: The figure.
-            path: Its path in the run's artifacts; the ending decides the format.
-
-        Example:
-            >>> run.log_figure(figure, "confusion.png")  # doctest: +SKIP
-        """
-        import io
-
-        self._check_open()
-        buffer = io.BytesIO()
-        folder, _, name = path.rpartition("/")
-        figure.savefig(buffer, format=name.rpartition(".")[2] or "png")
-        self.writer.append("artifact", **artifacts.keep_bytes(self._folder, buffer.getvalue(), name, folder))
-
-    def log_artifact(self, file: str | os.PathLike[str], path: str = "") -> None:
-        """Record a file or folder; it is copied before this returns.
-
-        Args:
-            file: What to record.
-            path: Folder in the run's artifacts.
-
-        Raises:
-            UsageError: If there is no such file.
-
-        Example:
-            >>> run.log_artifact("labels.txt")  # doctest: +SKIP
-        """
-        self._check_open()
-        self.writer.append("artifact", **artifacts.keep_file(self._folder, Path(file), path))
-
-    def set_tags(self, tags: Mapping[str, Any]) -> None:
-        """Set MLflow tags.
-
-        Args:
-            tags: Values by name.
-
-        Example:
-            >>> run.set_tags({"stage": "baseline"})  # doctest: +SKIP
-        """
-        self._check_open()
-        self.writer.append("tags", values={str(name): str(value) for name, value in tags.items()})
-
     # --- what it is ------------------------------------------------------------------------------
 
     @property
@@ -468,35 +301,8 @@ class Run:
         key = "" if self._state is RunState.NEW else f" {self._folder.key}"
         return f"<xptrain.Run{key} of {self.settings.experiment!r}: {self._status}, attempt {self.attempt}>"
 
-    # --- used by the rest of the session ---------------------------------------------------------
-
-    def say(self, text: str) -> None:
-        """Tell the user something, on stderr."""
-        print(f"xptrain: {text}", file=sys.stderr, flush=True)
-
-    def keep_text(self, text: str, name: str, path: str) -> None:
-        """Keep a text in the run's folder and queue it for the artifact store."""
-        self.writer.append("artifact", **artifacts.keep_bytes(self._folder, text.encode(), name, path))
-
-    def journal_end(self) -> int:
-        """Return the journal's position now; points after it belong to later steps, or are repeated."""
-        return self._journal.end
-
-    def note_start(self, step: int) -> None:
-        """Record the step that this attempt goes on from."""
-        self.resumed_from = step
-        self.writer.append("tags", values={f"xptrain.attempt.{self.attempt}.from_step": str(step)})
-
-    def note_progress(self, step: int) -> None:
-        """Record how far this attempt has trained."""
-        self.writer.append("tags", values={f"xptrain.attempt.{self.attempt}.to_step": str(step)})
-
     def _make_durable(self, step: int) -> None:
         self.writer.sync()
-
-    def _check_open(self) -> None:
-        if self._state is not RunState.OPEN:
-            raise UsageError("this run cannot be used now", expected="an open run", found=self._state.value)
 
     def _check_started(self) -> None:
         if self._state is RunState.NEW:
@@ -512,7 +318,7 @@ class Run:
         deadline = time.monotonic() + _WAIT_FOR_RECORDER_S
         end = self._journal_size()
         if not self._folder.wait_delivered(end, max(0.0, deadline - time.monotonic())):
-            self.say(
+            readable.say(
                 f"run {self.key}: the tracking store does not have everything yet; the recorder goes on, "
                 "and `xptrain sync` delivers what is left"
             )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +71,10 @@ def check(
         )
     if exactness not in EXACTNESS:
         raise UsageError(
-            "unknown exactness", expected=" | ".join(EXACTNESS), found=repr(exactness), remedy="choose one of them"
+            "unknown exactness",
+            expected=" | ".join(EXACTNESS),
+            found=repr(exactness),
+            remedy="choose one of them",
         )
     if not isinstance(resume, str) or not resume:
         raise UsageError(
@@ -87,10 +92,20 @@ def check(
         seed=seed,
         resume=resume,
         exactness=exactness,
-        allow=check_allow([allow] if isinstance(allow, str) else allow),
+        allow=check_allow([allow] if isinstance(allow, str) else allow) | allowed_by_command(),
         policy=Policy(checkpoint),
         tags={str(tag): str(value) for tag, value in (tags or {}).items()},
         description=description,
         tracking_uri=tracking_uri,
         checkpoint_dir=None if checkpoint_dir is None else Path(checkpoint_dir).expanduser().absolute(),
     )
+
+
+@cache
+def allowed_by_command() -> frozenset[str]:
+    """Return what `xptrain resume --allow` lets pass for every run of this process.
+
+    It comes in XPTRAIN_ALLOW, which is taken away so that no child process inherits it.
+    """
+    names = os.environ.pop("XPTRAIN_ALLOW", "").split(",")
+    return check_allow(name.strip() for name in names if name.strip())

@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
+from typing import Any
 
 from xptrain.errors import RunNotFoundError, TrackerError, UsageError
 from xptrain.tracking.durable import fsync_folder, write_json
@@ -47,7 +48,7 @@ class RunInfo:
         cwd: The working directory it started in.
         user: Who started it.
         host: Where it started.
-        setup: What else the session needs to know of the start, as JSON data (seed, config, place in its process).
+        setup: What else the session must know of the start, as JSON data (seed, config, place in process).
     """
 
     key: str

@@ -43,7 +43,7 @@ def spawn(folder: RunFolder, tracking_uri: str | None = None) -> subprocess.Pope
         OSError: It cannot be started.
     """
     pid, started = processes.own()
-    # -P: a mlflow.py or logging.py in the user's folder must not be taken for the real one.
+    # -P and another cwd: a mlflow.py in the user's folder must not be taken for the real one.
     command = [sys.executable, "-P", "-m", "xptrain.tracking.recorder", str(folder.path.absolute())]
     command += ["--watch-pid", str(pid), "--pid-started", repr(started)]
     with folder.recorder_log.open("ab") as log:

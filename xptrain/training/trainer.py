@@ -1,25 +1,17 @@
-"""The trainer: the order in which an epoch and a step happen, readable from top to bottom."""
+"""The trainer: Keras's `fit`, `evaluate` and `predict`, with a loop of our own behind them."""
 
 from __future__ import annotations
 
 import secrets
-import time
-from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
-from xptrain.data.source import in_chunks
 from xptrain.training.describe import describe_model
 from xptrain.training.evaluation import evaluate_source, predict_source
 from xptrain.training.keras_backend import arrays, checks, variables
 from xptrain.training.keras_backend import callbacks as kc
-from xptrain.training.keras_backend.live import LiveState
-from xptrain.training.observer import Epoch, NoObserver, Observer, Plan
+from xptrain.training.loop import Fit
+from xptrain.training.observer import NoObserver, Observer, Plan
 from xptrain.training.progress import Progress
-from xptrain.training.saving import FitState
-from xptrain.training.step import train_step
-
-_BATCH_HOOKS = ("on_train_batch_begin", "on_train_batch_end", "on_batch_begin", "on_batch_end")
 
 
 class Trainer:
@@ -144,7 +136,7 @@ class Trainer:
             model=describe_model(model),
             data={"x": x, "y": y, "sample_weight": sample_weight, "validation": validation_data},
         )
-        fit = _Fit(
+        fit = Fit(
             model=model,
             plan=plan,
             source=source,
@@ -228,151 +220,3 @@ class Trainer:
             self.model, callbacks, history=False, verbose=verbose, epochs=1, steps=source.num_batches
         )
         return predict_source(self.model, source, called)
-
-
-class _Fit:
-    """One fit. The order of the calls below binds: it is what makes a resumed fit equal to a straight one."""
-
-    def __init__(
-        self,
-        model: Any,
-        plan: Plan,
-        source: Any,
-        validation: Any,
-        callbacks: Any,
-        observer: Observer,
-        progress: Progress,
-    ) -> None:
-        self._model = model
-        self._plan = plan
-        self._source = source
-        self._validation = validation
-        self._callbacks = callbacks
-        self._observer = observer
-        self._progress = progress
-        self._state = FitState(model, callbacks.callbacks)
-        self._live: LiveState | None = None
-        self._changes: Sequence[Any] = ()
-        self._announced = False
-        self._chunk = 0
-        self._last_logs: dict[str, Any] = {}
-        self.number = 0
-        self.step = 0
-
-    def run(self) -> None:
-        """Train from the beginning, or from the checkpoint that the observer names, to the end."""
-        tap = kc.log_tap()
-        model, plan = self._model, self._plan
-        model.stop_training = False
-        start = self._observer.begin(plan, model, self._state.records)
-        self.number, self.step = start.fit, start.step
-        restored = start.restored
-        if restored is not None and restored.cursor.done and not start.extend:
-            self.step = restored.step
-            self._state.restore_end(restored)
-            return
-        epoch, skip = plan.initial_epoch, 0
-        self._callbacks.callbacks.append(tap)
-        try:
-            prepared = self._state.callback_states.prepare(resuming=restored is not None)
-            self._callbacks.on_train_begin()
-            if restored is not None:
-                epoch, skip, self.step = restored.cursor.epoch, restored.cursor.batch, restored.step
-                if skip:
-                    # The epoch had begun. Callbacks set themselves up here, then get their state back.
-                    self._begin_epoch(epoch)
-                self._changes = self._state.restore(restored, prepared)
-            self._state.remember()
-            while epoch < plan.epochs:
-                self._epoch(epoch, skip, tap)
-                epoch, skip = epoch + 1, 0
-                if model.stop_training:
-                    break
-                if epoch < plan.epochs and self._observer.due(self.step, self._chunk, epoch):
-                    self._observer.save(self._snapshot(epoch, 0, tap.logs))
-            self._end(epoch, tap.logs)
-        except BaseException:
-            # The user's own error goes on; the model stays usable.
-            self._state.rescue(self._live)
-            raise
-        finally:
-            self._progress.stop()
-            self._callbacks.callbacks.remove(tap)
-
-    def _begin_epoch(self, epoch: int) -> None:
-        self._model.reset_metrics()
-        self._callbacks.on_epoch_begin(epoch)
-
-    def _epoch(self, epoch: int, skip: int, tap: Any) -> None:
-        began, first_step = time.monotonic(), self.step
-        if not skip:
-            self._begin_epoch(epoch)
-        self._progress.epoch_begin(epoch, skip)
-        done = self._train(epoch, skip)
-        logs = kc.epoch_logs(self._model, self._last_logs)
-        if self._validation is not None and kc.should_validate(
-            self._model, epoch, self._plan.settings["validation_freq"]
-        ):
-            values = evaluate_source(self._model, self._validation, self._callbacks)
-            logs.update({f"val_{name}": value for name, value in values.items()})
-        self._callbacks.on_epoch_end(epoch, logs)
-        self._progress.epoch_end(done, tap.logs)
-        seconds = time.monotonic() - began
-        self._observer.epoch(Epoch(epoch, self.step, tap.logs, seconds, self.step - first_step))
-
-    def _train(self, epoch: int, skip: int) -> int:
-        """Train the epoch's batches from number `skip` on; returns how many of them are trained then."""
-        model, callbacks, observer = self._model, self._callbacks, self._observer
-        run_step = train_step(model)
-        place = arrays.placer()
-        hooks = kc.has_batch_hook(callbacks, _BATCH_HOOKS)
-        live = self._live = LiveState(model, training=True)
-        done = skip
-        for chunk in in_chunks(self._source.epoch(self.number, epoch, skip), model.steps_per_execution):
-            if hooks:
-                callbacks.on_train_batch_begin(done)
-            for batch in map(place, chunk):
-                state = live.take()
-                if not self._announced:
-                    self._announce(run_step, state)
-                self._last_logs, state = run_step.call(state, batch)
-                live.put(state)
-                self.step += 1
-                observer.step(self.step, self._last_logs)
-            self._chunk = len(chunk)
-            done += self._chunk
-            self._progress.batch_end(done, self._last_logs)
-            if hooks:
-                callbacks.on_train_batch_end(done - 1, self._last_logs)
-            if model.stop_training:
-                break
-            last = done == self._source.batches_in(epoch)
-            if observer.wants_steps and not last and observer.due(self.step, self._chunk):
-                live.attach()
-                kc.wait_for_callbacks(callbacks)
-                observer.save(self._snapshot(epoch, done, {}))
-        live.attach()
-        return done
-
-    def _announce(self, run_step: Any, state: Any) -> None:
-        self._announced = True
-        # Always the shapes of a first batch: a resumed epoch may begin with a smaller last one.
-        self._observer.ready(
-            lambda: run_step.program(state, arrays.placer()(self._source.first())),
-            self._state.callback_states.uncaptured,
-            self._changes,
-        )
-
-    def _end(self, epoch: int, logs: dict[str, Any]) -> None:
-        model = self._model
-        if self._live is not None:
-            self._live.close()
-        before = self._snapshot(epoch, 0, logs)
-        if self._plan.epochs > 0 and model.optimizer is not None:
-            model.optimizer.finalize_variable_values(model.trainable_weights)
-        self._callbacks.on_train_end(logs=logs)
-        last = self._state.with_end(before, stopped=model.stop_training)
-        self._observer.save(replace(last, pinned=True))
-
-    def _snapshot(self, epoch: int, batch: int, metrics: dict[str, Any]) -> Any:
-        return self._state.snapshot(self.number, epoch, batch, self.step, metrics)

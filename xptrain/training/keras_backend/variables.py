@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from xptrain.state.records import Role, VariableRecord
@@ -35,8 +35,17 @@ def records(model: Any) -> list[VariableRecord]:
     keys = _layer_keys(model)
     keys.update(_optimizer_keys(model.optimizer, keys, "optimizer"))
     keys.update(_metric_keys(model))
+    return _with_roles(groups(model), keys)
+
+
+def layer_records(model: Any) -> list[VariableRecord]:
+    """Return the variables of the model's layers alone; the model need not be compiled."""
+    return _with_roles((model.trainable_variables, model.non_trainable_variables), _layer_keys(model))
+
+
+def _with_roles(grouped: Sequence[list[Any]], keys: Mapping[int, str]) -> list[VariableRecord]:
     result = []
-    for role, variables in zip(_ROLES, groups(model), strict=True):
+    for role, variables in zip(_ROLES, grouped, strict=False):
         for index, variable in enumerate(variables):
             key = keys.get(id(variable), f"{role}/other.{index}.{variable.name}")
             result.append(VariableRecord(key, role, variable.path, variable))

@@ -1,0 +1,297 @@
+"""Train a run, kill it, resume it; train it again without a stop; show that both end with the same bits.
+
+    python examples/demo.py            (or: make demo)
+
+Everything is written to demo-out/, which is made anew each time. The exit code is 0 when the two runs are
+equal in every bit, and 8 when they are not (try --second-seed 1).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from xptrain.analysis.reading import Reading, read
+from xptrain.checkpoint.folder import HOST_FILE
+from xptrain.errors import EXIT_DIFFERS
+from xptrain.tracking.folder import all_runs, find
+
+ROOT = Path(__file__).resolve().parents[1]
+SCRIPT = Path(__file__).with_name("quickstart.py")
+MARKER = ".made-by-xptrain-demo"
+PATIENCE_S = 120
+say = Console(highlight=False, markup=False, emoji=False, width=min(100, Console().width))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--out", type=Path, default=ROOT / "demo-out")
+    parser.add_argument("--epochs", type=int, default=12)
+    parser.add_argument("--second-seed", type=int, default=0, help="not 0: the second run differs")
+    args = parser.parse_args()
+    began = time.monotonic()
+    out = fresh_folder(args.out.absolute())
+    home, env = out / ".xptrain", environment(out)
+
+    step("1", f"Start {SCRIPT.name} ({args.epochs} epochs), and kill it inside an epoch")
+    killed = train_and_kill(home, out, env, args.epochs)
+
+    step("2", "Resume it by its id")
+    command("xptrain", "resume", killed)
+    with (out / "resumed.log").open("w") as log:
+        subprocess.run(xptrain("resume", killed), cwd=out, env=env, stdout=log, check=True)
+
+    step("3", "Train the same script once more, without a stop")
+    command("python", f"examples/{SCRIPT.name}", "--epochs", str(args.epochs))
+    with (out / "straight.log").open("w") as log:
+        subprocess.run(train(args.epochs, args.second_seed), cwd=out, env=env, stdout=log, check=True)
+    straight = next(folder.key for folder in all_runs(home) if folder.key != killed)
+
+    step("4", "Compare the two")
+    runs = [read(find(key, home)) for key in (killed, straight)]
+    subprocess.run(xptrain("sync"), cwd=out, env=env, stdout=subprocess.DEVNULL, check=True)
+    equal = all(
+        [
+            compare_variables(runs),
+            compare_histories(runs),
+            compare_points(runs, env),
+            compare_steps(runs),
+        ]
+    )
+    say.print(f"\nbit-identical: {'yes' if equal else 'no'}\n", style="bold green" if equal else "bold red")
+    for name, run in zip(("killed and resumed", "never stopped"), runs, strict=True):
+        say.print(f"  {name:<19} run {run.info.key}, MLflow run {run.run_id}")
+    say.print(f"\nLook at them:  cd {out} && xptrain ui     (or: xptrain list, show, compare)")
+    say.print(f"That took {time.monotonic() - began:.0f} s.", style="dim")
+    return 0 if equal else EXIT_DIFFERS
+
+
+# --- the runs ---------------------------------------------------------------------------------------------
+
+
+def train_and_kill(home: Path, out: Path, env: dict[str, str], epochs: int) -> str:
+    """Start the script, SIGKILL it between two steps of an epoch after a checkpoint; returns the run's key."""
+    command("python", f"examples/{SCRIPT.name}", "--epochs", str(epochs))
+    with (out / "killed.log").open("w") as log:
+        process = subprocess.Popen(train(epochs), cwd=out, env=env, stdout=log)
+    deadline = time.monotonic() + PATIENCE_S
+    while not is_inside_a_later_epoch(home):
+        if process.poll() is not None or time.monotonic() > deadline:
+            process.kill()
+            sys.exit(
+                f"the script could not be killed in time (exit {process.poll()}): see {out / 'killed.log'}"
+            )
+        time.sleep(0.005)
+    os.kill(process.pid, signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    run = read(all_runs(home)[-1])
+    newest = run.receipts[-1]
+    say.print(
+        f"\nkilled with SIGKILL after step {run.step}; its newest checkpoint is of step {newest.step}",
+        style="bold",
+    )
+    say.print(f"status now: {run.status}")
+    return run.info.key
+
+
+def is_inside_a_later_epoch(home: Path) -> bool:
+    """Tell whether the run has saved two epochs and trained more steps since, but not a whole epoch."""
+    for folder in all_runs(home):
+        run = read(folder)
+        epoch_ends = [receipt.step for receipt in run.receipts]
+        if len(epoch_ends) >= 2:
+            per_epoch = epoch_ends[-1] - epoch_ends[-2]
+            return run.step > epoch_ends[-1] and run.step % per_epoch not in (0, per_epoch - 1)
+    return False
+
+
+def train(epochs: int, seed: int = 0) -> list[str]:
+    other = ["--seed", str(seed)] if seed else []
+    return [sys.executable, str(SCRIPT), "--epochs", str(epochs), *other]
+
+
+def xptrain(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "xptrain.cli.main", *arguments]
+
+
+def environment(out: Path) -> dict[str, str]:
+    """Return an environment in which nothing of this machine's own tracking or job settings is left."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("XPTRAIN_", "MLFLOW_"))}
+    return {
+        **kept,
+        "KERAS_BACKEND": "jax",
+        "XPTRAIN_HOME": str(out / ".xptrain"),
+        # The three processes compile the same programs: the later ones take them from here.
+        "JAX_COMPILATION_CACHE_DIR": str(out / "compiled"),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+        # XLA logs a false alarm about CPU features for each program from the cache.
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+    }
+
+
+def fresh_folder(out: Path) -> Path:
+    """Make the folder anew; one that this demo did not make is never deleted."""
+    if out.exists():
+        if not (out / MARKER).exists():
+            sys.exit(f"{out} exists and was not made by this demo: move it away, or give another --out")
+        shutil.rmtree(out)
+    out.mkdir(parents=True)
+    (out / MARKER).touch()
+    return out
+
+
+# --- the comparison ---------------------------------------------------------------------------------------
+
+
+def compare_variables(runs: list[Reading]) -> bool:
+    """Compare the digest of every variable in the two last checkpoints."""
+    receipts = [run.receipts[-1] for run in runs]
+    leaves = [{leaf.path: leaf for leaf in receipt.leaves} for receipt in receipts]
+    rows = table(f"Variables of the last checkpoint (step {' and '.join(str(r.step) for r in receipts)})")
+    for name in ("variable", "type", "killed, resumed", "never stopped", ""):
+        rows.add_column(name, no_wrap=True)
+    paths = sorted(set(leaves[0]) | set(leaves[1]), key=lambda path: (order(path), path))
+    equal = {path: digest(leaves[0], path) == digest(leaves[1], path) for path in paths}
+    for path in paths:
+        if not path.startswith("host/"):
+            leaf = leaves[0].get(path) or leaves[1][path]
+            kind = f"{leaf.dtype}{list(leaf.shape)}"
+            mark = "equal" if equal[path] else "DIFFERS"
+            rows.add_row(path, kind, digest(leaves[0], path)[:8], digest(leaves[1], path)[:8], mark)
+    host = [path for path in paths if path.startswith("host/")]
+    differing = sum(not equal[path] for path in host)
+    rows.add_row(
+        f"{len(host)} arrays of callbacks, generators",
+        "",
+        "",
+        "",
+        f"{differing} DIFFER" if differing else "equal",
+    )
+    rows.add_section()
+    total = [receipt.digest for receipt in receipts]
+    same = all(equal.values()) and total[0] == total[1]
+    verdict = "equal" if same else f"{sum(not e for e in equal.values())} DIFFER"
+    rows.add_row(f"all {len(paths)} together", "", total[0][:8], total[1][:8], verdict, style="bold")
+    say.print(rows)
+    return same
+
+
+def compare_histories(runs: list[Reading]) -> bool:
+    """Compare the `History` that each fit gave back, as its last checkpoint keeps it."""
+    histories = [history(run) for run in runs]
+    same = json.dumps(histories[0], sort_keys=True) == json.dumps(histories[1], sort_keys=True)
+    rows = table("History")
+    for name in ("epoch metric", "epochs", "last: killed, resumed", "never stopped", ""):
+        rows.add_column(name, no_wrap=True)
+    for metric in sorted(set(histories[0]) | set(histories[1])):
+        values = [h.get(metric, []) for h in histories]
+        counts = " / ".join(dict.fromkeys(str(len(v)) for v in values))
+        mark = "equal" if values[0] == values[1] else "DIFFERS"
+        rows.add_row(metric, counts, *(repr(v[-1]) if v else "-" for v in values), mark)
+    say.print(rows)
+    return same
+
+
+def compare_points(runs: list[Reading], env: dict[str, str]) -> bool:
+    """Compare what MLflow's own client finds in its store; a process of its own imports MLflow."""
+    ids = [str(run.run_id) for run in runs]
+    uri = runs[0].info.tracking_uri
+    done = subprocess.run(
+        [sys.executable, "-c", READ_MLFLOW, uri, *ids], env=env, capture_output=True, text=True, check=True
+    )
+    found: list[dict[str, list[list[float]]]] = json.loads(done.stdout.splitlines()[-1])
+    rows = table("Metric points in MLflow, read back with MlflowClient")
+    for name in ("", "killed, resumed", "never stopped", ""):
+        rows.add_column(name, no_wrap=True, justify="left")
+    # Values that measure time cannot repeat.
+    points = [{m: p for m, p in run.items() if not m.startswith("time/")} for run in found]
+    counts = [sum(len(p) for p in run.values()) for run in points]
+    doubled = [sum(len(p) - len({step for step, _ in p}) for p in run.values()) for run in points]
+    flat = [{(m, s): v for m, p in run.items() for s, v in p} for run in points]
+    lost = [len(flat[1 - n].keys() - flat[n].keys()) for n in (0, 1)]
+    differing = sum(flat[0][key] != flat[1][key] for key in flat[0].keys() & flat[1].keys())
+    rows.add_row("points", *map(str, counts), "equal" if counts[0] == counts[1] else "DIFFERS")
+    rows.add_row("(metric, step) that only the other has", *map(str, lost), "" if not any(lost) else "LOST")
+    rows.add_row("doubled", *map(str, doubled), "" if not any(doubled) else "DOUBLED")
+    rows.add_row("values that differ", str(differing), str(differing), "DIFFERS" if differing else "")
+    rows.add_row("status", *(run.status for run in runs))
+    say.print(rows)
+    return counts[0] == counts[1] and not any(lost) and not any(doubled) and not differing
+
+
+def compare_steps(runs: list[Reading]) -> bool:
+    """Show what each attempt trained: a resumed one goes on from its checkpoint, it does not begin again."""
+    rows = table("Steps trained")
+    for name in ("attempt", "from step", "to step", "trained", "ended"):
+        rows.add_column(name, no_wrap=True)
+    for name, run in zip(("killed, resumed", "never stopped"), runs, strict=True):
+        for facts in run.attempts:
+            numbers = (str(facts.from_step), str(facts.to_step), str(facts.trained))
+            rows.add_row(f"{name} #{facts.attempt.attempt}", *numbers, facts.status)
+    say.print(rows)
+    resumed = runs[0].attempts[1]
+    return bool(resumed.from_step) and runs[0].step == runs[1].step
+
+
+READ_MLFLOW = """
+import json, sys
+from mlflow import MlflowClient
+client = MlflowClient(tracking_uri=sys.argv[1])
+runs = []
+for run_id in sys.argv[2:]:
+    names = client.get_run(run_id).data.metrics
+    runs.append({n: [[m.step, m.value] for m in client.get_metric_history(run_id, n)] for n in names})
+print(json.dumps(runs))
+"""
+
+
+def history(run: Reading) -> dict[str, list[Any]]:
+    """Return the `History` callback's values from a run's last checkpoint."""
+    folder = run.checkpoints.folder_of(run.receipts[-1].step)
+    callbacks = json.loads((folder / HOST_FILE).read_text())["callbacks"]
+    values: dict[str, list[Any]] = callbacks[-1]["state"]["history"]
+    return values
+
+
+def digest(leaves: dict[str, Any], path: str) -> str:
+    return leaves[path].digest if path in leaves else "not there"
+
+
+def order(path: str) -> int:
+    """Put the model first, then what the fit left behind, the optimizer, the metrics and the host state."""
+    return ["model", "end", "optimizer", "metrics", "host"].index(path.partition("/")[0])
+
+
+# --- what is shown ----------------------------------------------------------------------------------------
+
+
+def step(number: str, text: str) -> None:
+    say.print(f"\n{number}. {text}", style="bold cyan")
+
+
+def command(*words: str) -> None:
+    say.print(f"$ {' '.join(words)}", style="green")
+
+
+def table(title: str) -> Table:
+    return Table(
+        title=title, title_justify="left", title_style="bold", box=None, header_style="dim", pad_edge=False
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,312 @@
+"""Runs from start to resume, in one process: what is restored, refused, recorded and left usable."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+import xptrain
+from tests.examples import X, Y, dropout_model, small, variable_digests
+from tests.session.conftest import Runs
+from xptrain import errors
+
+pytestmark = pytest.mark.usefixtures("no_keras_fit")
+
+
+def fit(run: Any, model: Any, *callbacks: Any, **arguments: Any) -> Any:
+    given = {"x": X, "y": Y, "batch_size": 8, "epochs": 4, "verbose": 0, "validation_data": (X[:8], Y[:8])}
+    return run.fit(model, **{**given, "callbacks": list(callbacks), **arguments})
+
+
+class Seen(keras.callbacks.Callback):
+    """Writes the epochs it sees into a list that outlives it."""
+
+    def __init__(self, into: list[int]) -> None:
+        super().__init__()
+        self.into = lambda epoch: into.append(epoch)
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self.into(epoch)
+
+
+def straight(runs: Runs, key: str = "straight", **arguments: Any) -> tuple[dict[str, str], Any]:
+    with runs.open(key) as run:
+        model = dropout_model()
+        history = fit(run, model, Seen([]), **arguments)
+    return variable_digests(model), history.history
+
+
+def test_a_run_that_is_stopped_by_an_error_is_resumed_exactly(
+    runs: Runs, stop_at: Callable[[int], Any]
+) -> None:
+    digests, history = straight(runs)
+    with pytest.raises(RuntimeError, match="stopped by the test"), runs.open("cut") as run:
+        fit(run, dropout_model(), stop_at(13))
+    assert runs.status("cut") == "FAILED"
+    with runs.open("cut", resume=True) as run:
+        assert run.attempt == 2
+        model = dropout_model()
+        resumed = fit(run, model, stop_at(10**6))
+    assert variable_digests(model) == digests
+    assert resumed.history == history
+    assert runs.status("cut") == "FINISHED"
+    assert runs.points("cut") == runs.points("straight")
+    assert not runs.records("cut", "divergence")
+    assert runs.tags("cut")["xptrain.attempt.2.from_step"] == "10"
+
+
+def test_case_8_a_later_fit_is_a_fit_of_its_own(runs: Runs, stop_at: Callable[[int], Any]) -> None:
+    with pytest.raises(RuntimeError), runs.open("cut") as run:
+        fit(run, dropout_model(), Seen([]), stop_at(13))
+    seen: list[int] = []
+    with runs.open("cut", resume=True) as run:
+        model = dropout_model()
+        first = fit(run, model, Seen(seen), stop_at(10**6))
+        assert seen == [2, 3]
+        assert first.epoch == [0, 1, 2, 3]
+        second = fit(run, model, Seen(seen), epochs=2)
+        assert seen == [2, 3, 0, 1]
+        assert second.epoch == [0, 1]
+    epochs = sorted({step for name, step, _ in runs.points("cut") if name == "train/loss"})
+    assert epochs == [0, 1, 2, 3, 4, 5]
+
+
+def test_finished_fits_are_not_repeated(runs: Runs, stop_at: Callable[[int], Any]) -> None:
+    def two(run: Any, *callbacks: Any) -> tuple[Any, Any, Any]:
+        model = dropout_model()
+        first = fit(run, model, Seen([]), epochs=2, steps_per_epoch=None)
+        between = variable_digests(model)
+        second = fit(run, model, *callbacks, epochs=3)
+        return model, (first.history, second.history), between
+
+    with runs.open("whole") as run:
+        model, histories, between = two(run, stop_at(10**6))
+    with pytest.raises(RuntimeError), runs.open("cut") as run:
+        two(run, stop_at(8))
+    with runs.open("cut", resume=True) as run:
+        resumed, found, at = two(run, stop_at(10**6))
+    assert variable_digests(resumed) == variable_digests(model)
+    assert found == histories
+    assert at == between
+    assert runs.points("cut") == runs.points("whole")
+
+
+def test_a_finished_run_is_not_trained_again(runs: Runs) -> None:
+    digests, history = straight(runs)
+    seen: list[int] = []
+    with runs.open("straight", resume=True) as run:
+        model = dropout_model()
+        again = fit(run, model, Seen(seen))
+    assert seen == []
+    assert again.history == history
+    assert variable_digests(model) == digests
+
+
+def test_more_epochs_extend_a_run_when_allowed(runs: Runs) -> None:
+    digests, history = straight(runs, epochs=6)
+    straight(runs, "short", epochs=4)
+    with pytest.raises(errors.ChangedError, match="epochs"), runs.open("short", resume=True) as run:
+        fit(run, dropout_model(), Seen([]), epochs=6)
+    with runs.open("short", resume=True, allow="epochs") as run:
+        model = dropout_model()
+        longer = fit(run, model, Seen([]), epochs=6)
+    assert longer.history == history
+    assert variable_digests(model) == digests
+
+
+def test_fewer_epochs_than_trained_is_one_clear_error(runs: Runs) -> None:
+    straight(runs)
+    with pytest.raises(errors.UsageError, match="fewer epochs"), runs.open("straight", resume=True) as run:
+        fit(run, dropout_model(), Seen([]), epochs=3)
+
+
+def test_another_model_is_refused_and_left_alone(runs: Runs, stop_at: Callable[[int], Any]) -> None:
+    with pytest.raises(RuntimeError), runs.open("cut") as run:
+        fit(run, dropout_model(), stop_at(13))
+    with runs.open("cut", resume=True, allow=("config", "code", "topology", "callbacks")) as run:
+        model = small()
+        before = model.get_weights()
+        with pytest.raises(errors.RestoreMismatchError) as caught:
+            fit(run, model, stop_at(10**6))
+        assert "batch_normalization" in str(caught.value)
+        assert all(np.array_equal(a, b) for a, b in zip(before, model.get_weights(), strict=True))
+
+
+def test_other_callbacks_are_refused(runs: Runs, stop_at: Callable[[int], Any]) -> None:
+    with pytest.raises(RuntimeError), runs.open("cut") as run:
+        fit(run, dropout_model(), stop_at(13))
+    with pytest.raises(errors.ChangedError, match="callbacks"), runs.open("cut", resume=True) as run:
+        fit(run, dropout_model())
+
+
+def test_other_data_are_refused_and_allowed_lower_the_grade(
+    runs: Runs, stop_at: Callable[[int], Any]
+) -> None:
+    with pytest.raises(RuntimeError), runs.open("cut") as run:
+        fit(run, dropout_model(), stop_at(13))
+    other = X.copy()
+    other[3, 2] += 1e-6
+    with pytest.raises(errors.ChangedError, match="data"), runs.open("cut", resume=True) as run:
+        fit(run, dropout_model(), stop_at(10**6), x=other)
+    with runs.open("cut", resume=True, allow="data", exactness="any") as run:
+        fit(run, dropout_model(), stop_at(10**6), x=other)
+        assert run.grade.level == "approximate"
+    assert runs.tags("cut")["xptrain.grade"].startswith("approximate")
+
+
+def test_a_changed_program_is_refused(runs: Runs, stop_at: Callable[[int], Any]) -> None:
+    def model(rate: float) -> Any:
+        return small(keras.optimizers.SGD(0.05, momentum=rate))
+
+    with pytest.raises(RuntimeError), runs.open("cut") as run:
+        fit(run, model(0.9), stop_at(13))
+    with pytest.raises(errors.ChangedError, match="allow code"), runs.open("cut", resume=True) as run:
+        fit(run, model(0.8), stop_at(10**6))
+
+
+def test_a_changed_config_is_refused_and_the_recorded_one_is_given_back(runs: Runs) -> None:
+    config = {"lr": 0.01, "net": {"width": 3}}
+    with runs.open("configured", config=config) as run:
+        assert run.config.net.width == 3
+    with runs.open("configured", resume=True) as run:
+        assert run.config.to_dict() == config
+    with pytest.raises(errors.ChangedError) as caught:
+        runs.open("configured", resume=True, config={**config, "lr": 0.02}).start()
+    assert "0.01" in str(caught.value)
+    assert "0.02" in str(caught.value)
+    with runs.open("configured", resume=True, config={**config, "lr": 0.02}, allow="config") as run:
+        assert run.config.lr == 0.02
+    assert runs.records("configured", "params")[0].fields["values"]["lr"] == "0.01"
+
+
+def test_a_drawn_seed_is_recorded_and_given_back(runs: Runs) -> None:
+    with runs.open("drawn", seed=None) as run:
+        seed = run.seed
+    with runs.open("drawn", seed=None, resume=True) as run:
+        assert run.seed == seed
+
+
+def test_resume_auto_starts_then_continues(runs: Runs, stop_at: Callable[[int], Any]) -> None:
+    with pytest.raises(RuntimeError), runs.open("nightly", resume=False) as run:
+        fit(run, dropout_model(), stop_at(13))
+    with xptrain.run("tests", key="nightly", seed=0, resume="auto") as run:
+        assert run.attempt == 2
+    with xptrain.run("tests", key="night", seed=0, resume="auto") as run:
+        assert run.attempt == 1
+
+
+def test_a_live_run_is_not_resumed_by_a_second_one_case_30(runs: Runs) -> None:
+    with runs.open("live"), pytest.raises(errors.RunLiveError):
+        runs.open("live", resume=True).start()
+
+
+def test_nan_loss_is_recorded_and_never_best(runs: Runs) -> None:
+    class Spoil(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            logs["score"] = [3.0, math.nan, 4.0, math.nan][epoch]
+
+    policy = (xptrain.every(epochs=1), xptrain.keep(1), xptrain.best("score", "min"))
+    with runs.open("nan", checkpoint=policy) as run:
+        fit(run, small(), Spoil())
+        folder = run.checkpoints.folder
+    kept = sorted(int(path.name) for path in folder.iterdir() if path.name.isdigit())
+    assert kept == [5, 20]
+    values = [value for name, step, value in runs.points("nan") if name == "train/score"]
+    assert sum(math.isnan(value) for value in values) == 2
+
+
+def test_an_error_in_a_step_leaves_the_last_good_values(runs: Runs) -> None:
+    class Break(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            if batch == 2:
+                raise ValueError("the user's own")
+
+    model = small()
+    with pytest.raises(ValueError, match="the user's own"), runs.open("broken") as run:
+        fit(run, model, Break())
+    assert int(model.optimizer.iterations) == 3
+    assert all(np.isfinite(weight).all() for weight in model.get_weights())
+    assert runs.records("broken", "status")[-1].fields["reason"] == "ValueError: the user's own"
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (SystemExit(3), "FAILED"),
+        (SystemExit(0), "FINISHED"),
+        (SystemExit(None), "FINISHED"),
+        (KeyboardInterrupt(), "KILLED"),
+        (MemoryError(), "FAILED"),
+    ],
+)
+def test_status_is_true_case_30(runs: Runs, error: BaseException, status: str) -> None:
+    with pytest.raises(type(error)), runs.open("ended"):
+        raise error
+    assert runs.status("ended") == status
+
+
+def test_own_records(runs: Runs, tmp_path: Any) -> None:
+    file = tmp_path / "labels.txt"
+    file.write_text("a b")
+    with runs.open("own", tags={"stage": "x"}, description="d") as run:
+        run.log_metrics({"bleu": 0.5}, step=3)
+        run.log_metrics({"bleu": 0.5}, step=3)
+        run.log_metrics({"bleu": 0.6}, step=3)
+        run.log_text("hello", "notes/a.txt")
+        run.log_table({"c": [1]}, "t.csv")
+        run.log_artifact(file)
+        file.write_text("changed")
+        run.set_tags({"more": 1})
+    assert runs.points("own") == [("bleu", 3, 0.5)]
+    assert len(runs.records("own", "divergence")) == 1
+    kept = {r.fields["file"].rpartition("/")[2]: r.fields["file"] for r in runs.records("own", "artifact")}
+    assert {"a.txt", "t.csv", "labels.txt"} <= kept.keys()
+    assert (runs.home / "runs" / "own" / kept["labels.txt"]).read_text() == "a b"
+    assert runs.tags("own")["stage"] == "x"
+
+
+def test_use_before_start_and_after_the_end_says_what_to_do(runs: Runs) -> None:
+    run = runs.open("lifecycle")
+    with pytest.raises(errors.UsageError, match="not been started"):
+        run.fit(small(), X, Y)
+    run.start()
+    run.finish()
+    run.finish()
+    with pytest.raises(errors.UsageError, match="finished"):
+        run.log_metrics({"a": 1})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ({"experiment": ""}, errors.UsageError),
+        ({"experiment": "x", "config": {"f": object()}}, errors.ConfigError),
+        ({"experiment": "x", "config": {"f": math.nan}}, errors.ConfigError),
+        ({"experiment": "x", "config": [1]}, errors.ConfigError),
+        ({"experiment": "x", "seed": -1}, errors.UsageError),
+        ({"experiment": "x", "key": "Not/OK"}, errors.UsageError),
+        ({"experiment": "x", "exactness": "mostly"}, errors.UsageError),
+        ({"experiment": "x", "allow": "everything"}, errors.UsageError),
+        ({"experiment": "x", "checkpoint": 3}, errors.UsageError),
+    ],
+)
+def test_bad_arguments_are_one_clear_error(arguments: dict[str, Any], error: type[Exception]) -> None:
+    with pytest.raises(error) as caught:
+        xptrain.run(**arguments)
+    assert "expected:" in str(caught.value)
+    assert "found:" in str(caught.value) or "remedy:" in str(caught.value)
+
+
+def test_an_unknown_run_is_not_found(runs: Runs) -> None:
+    with pytest.raises(errors.RunNotFoundError):
+        runs.open("nowhere", resume=True).start()
+
+
+def test_a_model_that_is_not_compiled(runs: Runs) -> None:
+    with pytest.raises(errors.NotCompiledError), runs.open("raw") as run:
+        run.fit(keras.Sequential([keras.layers.Dense(1)]), X, Y)

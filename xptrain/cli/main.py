@@ -1,0 +1,184 @@
+"""`xptrain`: resume, list, show and compare runs, and serve them.
+
+Commands load what they need when they run, so that `xptrain --help` is fast.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from xptrain.errors import EXIT_INTERRUPTED, XptrainError
+
+EXIT_CODES = """\
+Exit codes
+
+0  success                               6  a checkpoint cannot be used
+1  the script failed, or another fault   7  the tracking store cannot be used
+2  wrong usage                           8  two things compared differ
+3  no such run, or more than one       130  interrupted (Ctrl-C)
+4  the run is being trained now        143  stopped by SIGTERM
+5  refused: the bits would be others   128+n  killed by signal n"""
+RUN = "Key, MLflow run id, a unique prefix of either, or @last."
+
+app = typer.Typer(
+    name="xptrain",
+    help="Experiment tracking and bit-for-bit exact resume for Keras 3 on JAX.",
+    epilog=EXIT_CODES,
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+Run = Annotated[str, typer.Argument(metavar="RUN", help=RUN, show_default=False)]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, and errors as JSON on stderr.")]
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from xptrain import __version__
+
+        print(f"xptrain {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _common(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command(rich_help_panel="Train")
+def resume(
+    run: Run,
+    extra: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[-- ARGS]", help="More arguments for the script.", show_default=False),
+    ] = None,
+    allow: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAMES",
+            help="What may differ although it moves bits, separated by commas: code, config, data, packages, "
+            "devices, topology, epochs, callbacks, hazards.",
+            show_default=False,
+        ),
+    ] = None,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Do not ask before the command is started.")
+    ] = False,
+) -> None:
+    """Start a run's recorded command again and go on from its newest checkpoint.
+
+    The command runs in its recorded folder, with the recorded interpreter and the recorded environment that
+    moves bits, in the place of this process: signals reach it, and its exit code is the one you get. You are
+    asked first when another user, host or repository recorded it. A finished run is not trained again.
+    """
+    from xptrain.cli.resuming import resume_run
+
+    names = [name.strip() for text in allow or [] for name in text.split(",") if name.strip()]
+    resume_run(run, extra or [], names, yes)
+
+
+@app.command(name="list", rich_help_panel="Look back")
+def list_(
+    experiment: Annotated[
+        str | None,
+        typer.Option("--experiment", "-e", help="Only runs of this experiment.", show_default=False),
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Show at most this many.")] = 30,
+    as_json: Json = False,
+) -> None:
+    """List runs, newest first."""
+    from xptrain.cli.listing import list_runs
+
+    list_runs(experiment, limit, as_json)
+
+
+@app.command(rich_help_panel="Look back")
+def show(run: Run, as_json: Json = False) -> None:
+    """Show one run: attempts, checkpoints, grade, hazards, where its things are, how to resume it."""
+    from xptrain.cli.showing import show_run
+
+    show_run(run, as_json)
+
+
+@app.command(rich_help_panel="Look back")
+def compare(
+    runs: Annotated[list[str], typer.Argument(metavar="RUN RUN…", help=RUN, show_default=False)],
+    all_rows: Annotated[bool, typer.Option("--all", "-a", help="Also show what is equal.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Show where runs differ: config, metrics, state, code, data, packages, devices."""
+    from xptrain.cli.comparing import compare_runs
+
+    compare_runs(runs, all_rows, as_json)
+
+
+@app.command(rich_help_panel="Look back")
+def env(
+    run: Annotated[
+        str | None,
+        typer.Argument(metavar="[RUN]", help="Compare with what this run recorded.", show_default=False),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Show what is captured about this machine, and known hazards; or what changed since a run."""
+    from xptrain.cli.environment import show_environment
+
+    show_environment(run, as_json)
+
+
+@app.command(rich_help_panel="Track")
+def ui(
+    port: Annotated[
+        int | None, typer.Option(help="Port; 5000 or the next free one by default.", show_default=False)
+    ] = None,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; keep it local: MLflow asks nobody who they are.")
+    ] = "127.0.0.1",
+) -> None:
+    """Serve MLflow on this project's store until Ctrl-C."""
+    from xptrain.cli.serving import serve
+
+    serve(host, port)
+
+
+@app.command(rich_help_panel="Track")
+def sync(
+    run: Annotated[
+        str | None, typer.Argument(metavar="[RUN]", help="Only this run.", show_default=False)
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Send to the tracking store what it does not have, and the true status of runs that died."""
+    from xptrain.cli.syncing import sync_runs
+
+    sync_runs(run, as_json)
+
+
+def main() -> None:
+    """Run `xptrain`; errors of ours end it with one readable block and their exit code."""
+    try:
+        app(prog_name="xptrain")
+    except XptrainError as error:
+        from xptrain.cli.console import print_error
+
+        print_error(error, as_json="--json" in sys.argv)
+        sys.exit(error.exit_code)
+    except OSError as error:
+        # A file that may not be read, or a reader that went away (`xptrain list | head`).
+        if not isinstance(error, BrokenPipeError):
+            print(f"xptrain: {error}", file=sys.stderr)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(EXIT_INTERRUPTED)
+
+
+if __name__ == "__main__":
+    main()

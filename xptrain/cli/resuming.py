@@ -1,0 +1,137 @@
+"""`xptrain resume`: finds the run, says where it goes on, and becomes its recorded command."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import shlex
+import socket
+import sys
+from collections.abc import Sequence
+
+import typer
+
+from xptrain.analysis.reading import Reading, read
+from xptrain.cli import console
+from xptrain.cli.recorded import Recorded, is_here, recorded
+from xptrain.cli.showing import where_it_goes_on
+from xptrain.errors import RunLiveError, UsageError
+from xptrain.provenance.difference import check_allow
+from xptrain.provenance.environment import environment_changes, resume_environment
+from xptrain.session.opening import check_checkpoint_folder
+from xptrain.tracking.folder import find, home
+from xptrain.tracking.stores import check_sqlite, sqlite_path, unmask
+
+# The rest is set by libraries as they are imported, and would hide what the user set.
+_TELLING = ("KERAS_", "XLA_", "JAX_", "PYTHON", "NPROC", "PJRT_NPROC", "CUDA_VISIBLE", "OMP_NUM")
+
+
+def resume_run(name: str, extra: Sequence[str], allow: Sequence[str], yes: bool) -> None:
+    """Go on with a run: this process becomes its recorded command.
+
+    Args:
+        name: The run, as the user typed it.
+        extra: More arguments for the script.
+        allow: What may differ although it moves bits.
+        yes: Do not ask.
+
+    Raises:
+        RunNotFoundError: No run or more than one has that name.
+        RunLiveError: A process trains it.
+        UsageError: Its command cannot be started again.
+        CheckpointError: Its checkpoint folder is gone or cannot be written.
+        TrackerError: Its tracking store cannot be used.
+    """
+    names = check_allow(allow)
+    reading = read(find(name, home()))
+    _refuse_live(reading)
+    if reading.status == "FINISHED" and "epochs" not in names:
+        _say_finished(reading)
+        return
+    command = recorded(reading).with_arguments(extra)
+    command.check()
+    if reading.attempts:
+        check_checkpoint_folder(reading.info)
+    uri = unmask(reading.info.tracking_uri)
+    if uri.startswith("sqlite:"):
+        check_sqlite(sqlite_path(uri))
+    _say_what(reading, command)
+    if not yes:
+        _ask(reading, command)
+    _become(reading, command, names)
+
+
+def _refuse_live(reading: Reading) -> None:
+    if reading.live:
+        last = reading.attempts[-1].attempt if reading.attempts else None
+        raise RunLiveError(
+            f"run {reading.info.key} is being trained now",
+            expected="a run that no process trains",
+            found=f"process {last.pid} on {last.host}, attempt {last.attempt}"
+            if last
+            else "its lock is held",
+            remedy="wait for it, or stop that process first",
+        )
+
+
+def _say_finished(reading: Reading) -> None:
+    key = reading.info.key
+    done = f"run {key} is finished: {reading.step} steps, {reading.epochs} epochs. Nothing was started."
+    console.out().print(done, soft_wrap=True)
+    console.out().print(
+        f"To train it further: xptrain resume {key} --allow epochs -- ARGS", style="dim", soft_wrap=True
+    )
+
+
+def _say_what(reading: Reading, command: Recorded) -> None:
+    info = reading.info
+    changes = environment_changes(command.environment, os.environ)
+    shown = [(name, then) for name, _, then in changes if name.startswith(_TELLING)]
+    settings = [f"{name}={shlex.quote(then)}" if then else f"without {name}" for name, then in shown]
+    title = f"run {info.key} of {info.experiment}: {reading.status} after step {reading.step}"
+    rows = {
+        "goes on from": where_it_goes_on(reading),
+        "command": command.shown,
+        "in": command.cwd,
+        "environment": ", ".join(settings),
+    }
+    console.err().print(title, style="bold", soft_wrap=True)
+    console.err().print(console.facts(rows))
+
+
+def _ask(reading: Reading, command: Recorded) -> None:
+    """Ask before a command of somebody else is started (law L12)."""
+    info = reading.info
+    strange = [f"user {info.user}"] if info.user != _user() else []
+    strange += [f"host {info.host}"] if info.host != socket.gethostname() else []
+    strange += [] if is_here(command.root, command.cwd) else [f"repository {command.root}"]
+    if not strange:
+        return
+    if not sys.stdin.isatty():
+        raise UsageError(
+            f"the command of run {info.key} was recorded elsewhere, and nobody is here to confirm it",
+            expected="this user, host and repository",
+            found=", ".join(strange),
+            remedy="look at the command above; then give --yes",
+        )
+    typer.confirm(f"It was recorded by {', '.join(strange)}. Start it?", abort=True, err=True)
+
+
+def _become(reading: Reading, command: Recorded, allow: frozenset[str]) -> None:
+    env = resume_environment(command.environment, os.environ)
+    env |= {"XPTRAIN_HOME": str(reading.folder.home), "XPTRAIN_RESUME": reading.info.key}
+    env.pop("XPTRAIN_ALLOW", None)
+    if allow:
+        env["XPTRAIN_ALLOW"] = ",".join(sorted(allow))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.chdir(command.cwd)
+    # No child: whoever signals, waits for or looks up this process means the training itself.
+    os.execve(command.interpreter, command.command, env)
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())
