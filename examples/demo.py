@@ -21,6 +21,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from xptrain.analysis.reading import Reading, read
 from xptrain.checkpoint.folder import HOST_FILE
@@ -53,14 +54,16 @@ def main() -> int:
     command("xptrain", "resume", killed)
     with (out / "resumed.log").open("w") as log:
         subprocess.run(xptrain("resume", killed), cwd=out, env=env, stdout=log, check=True)
+    say.print(f"finished: {read(find(killed, home)).step} steps")
 
     step("3", "Train the same script once more, without a stop")
-    command("python", f"examples/{SCRIPT.name}", "--epochs", str(args.epochs))
+    command("python", f"examples/{SCRIPT.name}", *train(args.epochs, args.second_seed)[2:])
     with (out / "straight.log").open("w") as log:
         subprocess.run(train(args.epochs, args.second_seed), cwd=out, env=env, stdout=log, check=True)
     straight = next(folder.key for folder in all_runs(home) if folder.key != killed)
+    say.print(f"finished: {read(find(straight, home)).step} steps")
 
-    step("4", "Compare the two")
+    step("4", "Compare them: resumed = killed and resumed, straight = never stopped")
     runs = [read(find(key, home)) for key in (killed, straight)]
     subprocess.run(xptrain("sync"), cwd=out, env=env, stdout=subprocess.DEVNULL, check=True)
     equal = all(
@@ -83,8 +86,8 @@ def main() -> int:
 
 
 def train_and_kill(home: Path, out: Path, env: dict[str, str], epochs: int) -> str:
-    """Start the script, SIGKILL it between two steps of an epoch after a checkpoint; returns the run's key."""
-    command("python", f"examples/{SCRIPT.name}", "--epochs", str(epochs))
+    """Start the script and SIGKILL it between two steps of an epoch; returns the run's key."""
+    command("python", f"examples/{SCRIPT.name}", *train(epochs)[2:])
     with (out / "killed.log").open("w") as log:
         process = subprocess.Popen(train(epochs), cwd=out, env=env, stdout=log)
     deadline = time.monotonic() + PATIENCE_S
@@ -135,7 +138,7 @@ def environment(out: Path) -> dict[str, str]:
         "KERAS_BACKEND": "jax",
         "XPTRAIN_HOME": str(out / ".xptrain"),
         # The three processes compile the same programs: the later ones take them from here.
-        "JAX_COMPILATION_CACHE_DIR": str(out / "compiled"),
+        "JAX_COMPILATION_CACHE_DIR": os.environ.get("JAX_COMPILATION_CACHE_DIR", str(out / "compiled")),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
         # XLA logs a false alarm about CPU features for each program from the cache.
@@ -161,47 +164,35 @@ def compare_variables(runs: list[Reading]) -> bool:
     """Compare the digest of every variable in the two last checkpoints."""
     receipts = [run.receipts[-1] for run in runs]
     leaves = [{leaf.path: leaf for leaf in receipt.leaves} for receipt in receipts]
-    rows = table(f"Variables of the last checkpoint (step {' and '.join(str(r.step) for r in receipts)})")
-    for name in ("variable", "type", "killed, resumed", "never stopped", ""):
-        rows.add_column(name, no_wrap=True)
+    steps = " and ".join(dict.fromkeys(str(receipt.step) for receipt in receipts))
+    rows = table(f"Digest of every variable in the last checkpoint (step {steps})", "variable")
     paths = sorted(set(leaves[0]) | set(leaves[1]), key=lambda path: (order(path), path))
-    equal = {path: digest(leaves[0], path) == digest(leaves[1], path) for path in paths}
+    digests = {path: [leaf[path].digest if path in leaf else "-" for leaf in leaves] for path in paths}
     for path in paths:
         if not path.startswith("host/"):
-            leaf = leaves[0].get(path) or leaves[1][path]
-            kind = f"{leaf.dtype}{list(leaf.shape)}"
-            mark = "equal" if equal[path] else "DIFFERS"
-            rows.add_row(path, kind, digest(leaves[0], path)[:8], digest(leaves[1], path)[:8], mark)
+            rows.add_row(shortened(path), *(d[:8] for d in digests[path]), mark(len(set(digests[path])) == 1))
     host = [path for path in paths if path.startswith("host/")]
-    differing = sum(not equal[path] for path in host)
-    rows.add_row(
-        f"{len(host)} arrays of callbacks, generators",
-        "",
-        "",
-        "",
-        f"{differing} DIFFER" if differing else "equal",
-    )
-    rows.add_section()
-    total = [receipt.digest for receipt in receipts]
-    same = all(equal.values()) and total[0] == total[1]
-    verdict = "equal" if same else f"{sum(not e for e in equal.values())} DIFFER"
-    rows.add_row(f"all {len(paths)} together", "", total[0][:8], total[1][:8], verdict, style="bold")
+    same_host = all(len(set(digests[path])) == 1 for path in host)
+    rows.add_row(f"{len(host)} arrays of callbacks and random generators", "", "", mark(same_host))
+    differing = sum(len(set(pair)) > 1 for pair in digests.values())
+    equal = not differing and receipts[0].digest == receipts[1].digest
+    total = f"all {len(paths)}: {len(paths) - differing} equal, {differing} differing"
+    rows.add_row(total, *(receipt.digest[:8] for receipt in receipts), mark(equal), style="bold")
     say.print(rows)
-    return same
+    say.print("  (end/… is what the fit left in the model when it returned)", style="dim")
+    return equal
 
 
 def compare_histories(runs: list[Reading]) -> bool:
     """Compare the `History` that each fit gave back, as its last checkpoint keeps it."""
     histories = [history(run) for run in runs]
     same = json.dumps(histories[0], sort_keys=True) == json.dumps(histories[1], sort_keys=True)
-    rows = table("History")
-    for name in ("epoch metric", "epochs", "last: killed, resumed", "never stopped", ""):
-        rows.add_column(name, no_wrap=True)
+    rows = table("History: last of its values", "epoch metric")
     for metric in sorted(set(histories[0]) | set(histories[1])):
         values = [h.get(metric, []) for h in histories]
         counts = " / ".join(dict.fromkeys(str(len(v)) for v in values))
-        mark = "equal" if values[0] == values[1] else "DIFFERS"
-        rows.add_row(metric, counts, *(repr(v[-1]) if v else "-" for v in values), mark)
+        shown = (f"{v[-1]:.10g}" if v else "-" for v in values)
+        rows.add_row(f"{metric} ({counts} epochs)", *shown, mark(values[0] == values[1]))
     say.print(rows)
     return same
 
@@ -214,9 +205,7 @@ def compare_points(runs: list[Reading], env: dict[str, str]) -> bool:
         [sys.executable, "-c", READ_MLFLOW, uri, *ids], env=env, capture_output=True, text=True, check=True
     )
     found: list[dict[str, list[list[float]]]] = json.loads(done.stdout.splitlines()[-1])
-    rows = table("Metric points in MLflow, read back with MlflowClient")
-    for name in ("", "killed, resumed", "never stopped", ""):
-        rows.add_column(name, no_wrap=True, justify="left")
+    rows = table("Metric points in MLflow, read back with its own client", "")
     # Values that measure time cannot repeat.
     points = [{m: p for m, p in run.items() if not m.startswith("time/")} for run in found]
     counts = [sum(len(p) for p in run.values()) for run in points]
@@ -224,21 +213,18 @@ def compare_points(runs: list[Reading], env: dict[str, str]) -> bool:
     flat = [{(m, s): v for m, p in run.items() for s, v in p} for run in points]
     lost = [len(flat[1 - n].keys() - flat[n].keys()) for n in (0, 1)]
     differing = sum(flat[0][key] != flat[1][key] for key in flat[0].keys() & flat[1].keys())
-    rows.add_row("points", *map(str, counts), "equal" if counts[0] == counts[1] else "DIFFERS")
-    rows.add_row("(metric, step) that only the other has", *map(str, lost), "" if not any(lost) else "LOST")
-    rows.add_row("doubled", *map(str, doubled), "" if not any(doubled) else "DOUBLED")
-    rows.add_row("values that differ", str(differing), str(differing), "DIFFERS" if differing else "")
-    rows.add_row("status", *(run.status for run in runs))
+    rows.add_row("points", *map(str, counts), mark(counts[0] == counts[1]))
+    rows.add_row("lost (only the other run has them)", *map(str, lost), mark(not any(lost), "none"))
+    rows.add_row("doubled (one metric and step twice)", *map(str, doubled), mark(not any(doubled), "none"))
+    rows.add_row("values that differ", str(differing), str(differing), mark(not differing, "none"))
     say.print(rows)
     return counts[0] == counts[1] and not any(lost) and not any(doubled) and not differing
 
 
 def compare_steps(runs: list[Reading]) -> bool:
     """Show what each attempt trained: a resumed one goes on from its checkpoint, it does not begin again."""
-    rows = table("Steps trained")
-    for name in ("attempt", "from step", "to step", "trained", "ended"):
-        rows.add_column(name, no_wrap=True)
-    for name, run in zip(("killed, resumed", "never stopped"), runs, strict=True):
+    rows = plain_table("Steps trained", "attempt", "from step", "to step", "trained", "ended")
+    for name, run in zip(("resumed", "straight"), runs, strict=True):
         for facts in run.attempts:
             numbers = (str(facts.from_step), str(facts.to_step), str(facts.trained))
             rows.add_row(f"{name} #{facts.attempt.attempt}", *numbers, facts.status)
@@ -267,10 +253,6 @@ def history(run: Reading) -> dict[str, list[Any]]:
     return values
 
 
-def digest(leaves: dict[str, Any], path: str) -> str:
-    return leaves[path].digest if path in leaves else "not there"
-
-
 def order(path: str) -> int:
     """Put the model first, then what the fit left behind, the optimizer, the metrics and the host state."""
     return ["model", "end", "optimizer", "metrics", "host"].index(path.partition("/")[0])
@@ -287,10 +269,27 @@ def command(*words: str) -> None:
     say.print(f"$ {' '.join(words)}", style="green")
 
 
-def table(title: str) -> Table:
-    return Table(
-        title=title, title_justify="left", title_style="bold", box=None, header_style="dim", pad_edge=False
+def table(title: str, first: str) -> Table:
+    return plain_table(title, first, "resumed", "straight", "")
+
+
+def plain_table(title: str, *columns: str) -> Table:
+    say.print()
+    made = Table(
+        title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0)
     )
+    for column in columns:
+        made.add_column(column, no_wrap=True, header_style="dim")
+    return made
+
+
+def mark(good: bool, word: str = "equal") -> Text:
+    return Text(word, "green") if good else Text("DIFFERS", "bold red")
+
+
+def shortened(path: str) -> str:
+    """Return a variable's key without the part that says that an optimizer's slot belongs to the model."""
+    return path.replace("/model/", "/") if path.startswith("optimizer/") else path
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from xptrain.checkpoint.leaves import describe_sharding, to_host
 from xptrain.errors import CheckpointError, CheckpointWriteError
 from xptrain.state.digest import canonical_json, digest_array, digest_json, digest_mapping
 from xptrain.state.snapshot import Cursor, Snapshot
@@ -201,6 +200,9 @@ def _check_keys(value: Any) -> None:
 
 
 def _leaf_receipt(path: str, leaf: Any) -> LeafReceipt:
+    # ml_dtypes takes more than a second to import, and who reads a ledger does not need it.
+    from xptrain.checkpoint.leaves import describe_sharding, to_host
+
     host, dtype, shape = to_host(path, leaf)
     return LeafReceipt(path, shape, dtype, describe_sharding(leaf), digest_array(host))
 

@@ -48,6 +48,8 @@ def capture(recorded: dict[str, Any] | None = None) -> dict[str, Any]:
     Returns:
         The sections of a manifest that do not depend on a script.
     """
+    # XLA logs a false alarm about CPU features for each program that it takes from a cache.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     env = dict(os.environ)
     if recorded:
         # Before JAX starts, so that flags and devices are seen as a resume would see them.

@@ -55,12 +55,12 @@ def _print(readings: list[Reading]) -> None:
     wide = console.out().width >= console.WIDE
     metrics = _shown_metrics(readings, most=3 if wide else 1)
     names = [metric.upper() for metric in metrics]
-    headers = ["RUN", "EXPERIMENT", "STATUS", "STEP", "EPOCHS", *(["TRIES"] if wide else []), "GRADE"]
+    headers = ["RUN", "EXPERIMENT", "STATUS", "STEP", "EPOCHS", *(["ATTEMPTS"] if wide else []), "GRADE"]
     rows = [_row(reading, metrics, wide) for reading in readings]
     columns = list(zip([*headers, *names, "STARTED"], *rows, strict=True))
     widths = [max(len(cell) for cell in column) + 2 for column in columns]
     room = console.out().width - sum(widths) + widths[1] - 2
-    table = console.table(*headers, *names, "STARTED", right=("STEP", "EPOCHS", "TRIES", *names))
+    table = console.table(*headers, *names, "STARTED", right=("STEP", "EPOCHS", "ATTEMPTS", *names))
     table.columns[1].max_width = max(10, room)
     table.columns[1].overflow = "ellipsis"
     for row in rows:

@@ -86,8 +86,8 @@ def _facts(reading: Reading, manifest: dict[str, Any]) -> dict[str, Any]:
         "trained on": kinds,
         "commit": commit,
         "versions": shown,
-        "data": ((manifest.get("data") or {}).get("digest") or "")[:12],
-        "program": ((manifest.get("program") or {}).get("train_step") or "")[:12],
+        "data digest": ((manifest.get("data") or {}).get("digest") or "")[:12],
+        "program hash": ((manifest.get("program") or {}).get("train_step") or "")[:12],
         "MLflow run": reading.run_id or "not there yet",
     }
 
@@ -172,7 +172,7 @@ def _resume(reading: Reading) -> dict[str, Any]:
     elif not command.can_run:
         typed = f'run its code again with xptrain.run({reading.info.experiment!r}, resume="{key}")'
     elif reading.status == "FINISHED":
-        typed = f"it is finished; with more epochs: xptrain resume {key} --allow epochs -- …"
+        typed = f"xptrain resume {key} --allow epochs -- …  (finished: trains it further)"
     else:
         typed = f"xptrain resume {key}"
     goes_on = None if reading.live or reading.status == "FINISHED" else f"from {where_it_goes_on(reading)}"

@@ -116,6 +116,8 @@ class Run(Recorded):
             host=processes.hostname(),
             resumed_from=None,
         )
+        # Whatever kills this process from now on, the attempt is known.
+        self.writer.flush()
         self.manifests.write(static.record, self.attempt)
         self.writer.append("params", values=opening.first_params(found.config, found.seed))
         git = static.record["code"]["git"]

@@ -48,14 +48,18 @@ def restore_variables(records: Sequence[VariableRecord], leaves: Mapping[str, An
 
     Args:
         records: The variables of the model as built now.
-        leaves: JAX arrays by key, each in a buffer of its own and already in the variable's sharding.
+        leaves: Arrays by key; each is copied into a buffer of its own, in its variable's sharding.
 
     Raises:
         RestoreMismatchError: If a key, shape or dtype differs; then nothing was written.
     """
+    import jax.numpy as jnp
+
     check_match(records, leaves)
     for record in records:
-        record.variable.assign(leaves[record.key])
+        # device_put would take over an aligned NumPy buffer, that somebody else may write to.
+        sharding = record.variable.value.sharding
+        record.variable.assign(jnp.array(leaves[record.key], copy=True, device=sharding))
 
 
 def _shape_and_type(shape: Any, dtype: Any) -> str:

@@ -45,7 +45,7 @@ class Restored:
     Args:
         step: Train steps done when it was made.
         cursor: Where the next batch lies.
-        leaves: Arrays by key; those of the train state are JAX arrays in the model's shardings.
+        leaves: Arrays by key.
         host: The host state.
     """
 

@@ -1,0 +1,173 @@
+"""What `xptrain resume` starts: the recorded command in its folder and environment, in its own place."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.conftest import Shell
+from tests.recorded_runs import MadeRun, make_run
+
+ECHO = """
+import json, os, signal, sys
+seen = {"argv": sys.argv, "cwd": os.getcwd(), "pid": os.getpid(), "env": dict(os.environ)}
+print(json.dumps(seen))
+if "--signal" in sys.argv:
+    os.kill(os.getpid(), int(sys.argv[-1]))
+sys.exit(7)
+"""
+
+
+@pytest.fixture
+def script(shell: Shell) -> Path:
+    path = shell.folder / "echo.py"
+    path.write_text(ECHO)
+    return path
+
+
+@pytest.fixture
+def dead(shell: Shell, script: Path) -> Callable[..., MadeRun]:
+    """Make a run that was killed after step 40."""
+
+    def make(*arguments: str, key: str = "aaaa0001", sections: Any = None, **info: Any) -> MadeRun:
+        run = make_run(shell.home, key, **info).attempt().checkpoint(40, epoch=4)
+        return run.manifest(script, *arguments, **(sections or {}))
+
+    return make
+
+
+def test_folder_arguments_environment_and_exit_code(
+    shell: Shell, script: Path, dead: Callable[..., MadeRun]
+) -> None:
+    dead("--epochs", "9", sections={"environment": {"XLA_FLAGS": "--xla_a=1", "PYTHONPATH": "/some/where"}})
+    inner = shell.folder / "inner"
+    inner.mkdir()
+    done = shell.xptrain("resume", "aaaa", "--allow", "data,epochs", "--", "--x", "1", cwd=inner)
+    assert done.returncode == 7
+    seen = json.loads(done.stdout)
+    assert seen["argv"] == [str(script), "--epochs", "9", "--x", "1"]
+    assert seen["cwd"] == str(shell.folder)
+    env = seen["env"]
+    assert (env["XPTRAIN_RESUME"], env["XPTRAIN_ALLOW"]) == ("aaaa0001", "data,epochs")
+    assert (env["XPTRAIN_HOME"], env["XLA_FLAGS"]) == (str(shell.home), "--xla_a=1")
+    assert env["PYTHONPATH"] == "/some/where"
+    # It was not set when the run was recorded.
+    assert "KERAS_BACKEND" not in env
+    assert "goes on from  step 40, after 4 epochs" in done.stderr
+    assert "echo.py --epochs 9 --x 1" in done.stderr
+
+
+def test_a_signal_ends_the_command_and_this_process(shell: Shell, dead: Callable[..., MadeRun]) -> None:
+    dead("--signal", str(int(signal.SIGTERM)))
+    assert shell.xptrain("resume", "aaaa").returncode == -signal.SIGTERM
+    # As a shell says it: 128 + n.
+    assert shell.start("sh", "-c", f"{shutil.which('python3')} -c 'raise SystemExit(143)'").returncode == 143
+
+
+def test_a_module_is_started_as_a_module(shell: Shell, dead: Callable[..., MadeRun]) -> None:
+    dead(sections={"code": {"module": "echo"}, "environment": {"PYTHONPATH": str(shell.folder)}})
+    done = shell.xptrain("resume", "aaaa")
+    assert done.returncode == 7
+    assert " -m echo" in done.stderr
+
+
+def test_a_run_without_checkpoint_begins_again_and_says_so(
+    shell: Shell, script: Path, dead: Callable[..., MadeRun]
+) -> None:
+    make_run(shell.home, "bbbb0002").attempt().manifest(script)
+    assert "goes on from  step 0: there is no checkpoint yet" in shell.xptrain("resume", "bbbb").stderr
+
+
+def test_a_run_that_died_before_its_manifest(shell: Shell, script: Path) -> None:
+    make_run(shell.home, script=str(script), argv=("--early",))
+    done = shell.xptrain("resume", "@last")
+    assert done.returncode == 7
+    assert json.loads(done.stdout)["argv"][1:] == ["--early"]
+
+
+def test_redacted_arguments_are_asked_for(shell: Shell, dead: Callable[..., MadeRun]) -> None:
+    dead("--token", "<redacted>", "--password=<redacted>", "--epochs", "2")
+    done = shell.xptrain("resume", "aaaa")
+    assert done.returncode == 2
+    assert "resume aaaa0001 -- --token … --password …" in done.stderr
+    done = shell.xptrain("resume", "aaaa", "--", "--token", "s3", "--password=p4")
+    assert json.loads(done.stdout)["argv"][1:] == ["--epochs", "2", "--token", "s3", "--password=p4"]
+
+
+@pytest.mark.parametrize(
+    ("code", "complaint"),
+    [
+        ({"script": None, "argv": [""]}, "xptrain.run('digits', resume=\"aaaa0001\")"),
+        ({"script": "/gone/train.py", "argv": ["train.py"]}, "the script of run aaaa0001 is missing"),
+        ({"interpreter": "/gone/python"}, "the interpreter of run aaaa0001 is missing"),
+        ({"cwd": "/gone/folder"}, "the working directory of run aaaa0001 is missing"),
+    ],
+)
+def test_what_cannot_be_started_is_said(
+    shell: Shell, dead: Callable[..., MadeRun], code: dict[str, Any], complaint: str
+) -> None:
+    dead(sections={"code": code})
+    done = shell.xptrain("resume", "aaaa")
+    assert done.returncode == 2
+    assert complaint in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("info", "code", "strange"),
+    [
+        ({"user": "mallory"}, {}, "user mallory"),
+        ({"host": "elsewhere"}, {}, "host elsewhere"),
+        ({}, {"root": "/other/project", "cwd": "/tmp"}, "repository /other/project"),
+    ],
+)
+def test_a_command_of_somebody_else_is_not_started_unasked(
+    shell: Shell, dead: Callable[..., MadeRun], info: Any, code: Any, strange: str
+) -> None:
+    dead(sections={"code": code}, **info)
+    done = shell.xptrain("resume", "aaaa")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert strange in done.stderr
+    assert "echo.py" in done.stderr
+    assert shell.xptrain("resume", "aaaa", "--yes").returncode == 7
+
+
+def test_a_missing_checkpoint_folder(shell: Shell, dead: Callable[..., MadeRun]) -> None:
+    shutil.rmtree(dead().folder.checkpoints)
+    done = shell.xptrain("resume", "aaaa")
+    assert done.returncode == 6
+    assert "the checkpoint folder of run aaaa0001 is gone" in done.stderr
+
+
+@pytest.fixture
+def nobody() -> Iterator[dict[str, Any]]:
+    """What starts a process as a user whom permissions bind; root passes them all."""
+    if os.geteuid() != 0:
+        yield {}
+        return
+    if not os.access(os.path.dirname(os.__file__), os.R_OK) or shutil.which("sh") is None:
+        pytest.skip("no system to drop privileges on")
+    yield {"user": 65534, "group": 65534, "extra_groups": []}
+
+
+def test_a_read_only_checkpoint_folder(script: Path, nobody: dict[str, Any]) -> None:
+    # Not below pytest's own folder, which only its user may enter.
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        shell = Shell(folder)
+        run = make_run(shell.home, user="nobody").attempt().checkpoint(40, epoch=4)
+        run.manifest(Path(shutil.copy(script, folder)))
+        run.folder.checkpoints.chmod(0o555)
+        shell.home.chmod(0o777)
+        done = shell.xptrain("resume", "@last", "--yes", env={"HOME": name}, **nobody)
+        assert done.returncode == 6, done.stderr
+        assert "cannot be used" in done.stderr
+        run.folder.checkpoints.chmod(0o755)

@@ -1,0 +1,62 @@
+"""`xptrain resume` on runs that were really killed."""
+
+from __future__ import annotations
+
+import sys
+
+from tests.cli.conftest import TRAIN, Shell
+from xptrain.checkpoint.lock import RunLock
+
+
+def test_it_goes_on_from_the_checkpoint_and_says_so(copy: Shell) -> None:
+    before = copy.json("show", "dead")
+    assert (before["status"], before["epochs"]) == ("KILLED", 2)
+    done = copy.xptrain("resume", "dead")
+    assert done.returncode == 0, done.stderr
+    assert "goes on from  step 8, after 2 epochs" in done.stderr
+    assert "attempt 2: going on from step 8 (epoch 3 of 3)" in done.stderr
+    after = copy.json("show", "dead")
+    attempts = [(a["from_step"], a["to_step"], a["status"]) for a in after["attempt_list"]]
+    assert attempts[1:] == [(8, 12, "FINISHED")]
+    assert copy.mlflow_status("dead0002") == "FINISHED"
+    straight = copy.json("show", "done0001")
+    digests = [run["checkpoint_list"][-1]["digest"] for run in (straight, after)]
+    assert digests[0] == digests[1]
+
+
+def test_a_finished_run_is_not_started(trained: Shell) -> None:
+    done = trained.xptrain("resume", "done0001")
+    assert done.returncode == 0
+    assert "run done0001 is finished: 12 steps, 3 epochs. Nothing was started." in done.stdout
+    assert len(trained.json("show", "done0001")["attempt_list"]) == 1
+
+
+def test_changed_config_is_refused_until_it_is_allowed(copy: Shell) -> None:
+    refused = copy.xptrain("resume", "dead", "--", "--rate", "0.5")
+    assert refused.returncode == 5, refused.stderr
+    assert "--allow config" in refused.stderr
+    done = copy.xptrain("resume", "dead", "--allow", "config", "--", "--rate", "0.5")
+    assert done.returncode == 0, done.stderr
+    assert copy.json("show", "dead")["grade"].startswith("approximate")
+
+
+def test_a_live_run_is_left_alone(copy: Shell) -> None:
+    lock = RunLock(copy.home / "runs" / "dead0002" / "checkpoints")
+    lock.acquire()
+    try:
+        for done in (
+            copy.xptrain("resume", "dead"),
+            copy.start(sys.executable, str(TRAIN), env={"XPTRAIN_RESUME": "dead0002"}),
+        ):
+            assert done.returncode == 4, done.stderr
+            assert "remedy:" in done.stderr
+        assert copy.json("show", "dead")["status"] == "RUNNING"
+    finally:
+        lock.release()
+
+
+def test_more_epochs(copy: Shell) -> None:
+    done = copy.xptrain("resume", "done0001", "--allow", "epochs", "--", "--epochs", "4")
+    assert done.returncode == 0, done.stderr
+    shown = copy.json("show", "done0001")
+    assert (shown["step"], shown["epochs"], shown["status"]) == (16, 4, "FINISHED")

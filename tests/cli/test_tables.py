@@ -1,0 +1,110 @@
+"""What `list`, `show`, `compare`, `env` and `sync` print."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Shell
+from tests.recorded_runs import make_run
+
+
+def test_list_as_json(trained: Shell) -> None:
+    runs = {run["key"]: run for run in trained.json("list")}
+    assert list(runs) == ["dead0002", "done0001"]
+    assert (runs["done0001"]["status"], runs["dead0002"]["status"]) == ("FINISHED", "KILLED")
+    assert runs["done0001"]["metrics"].keys() == {"train/loss", "val/loss"}
+    assert runs["done0001"]["run_id"]
+    assert trained.json("list", "--experiment", "none") == []
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_tables_fit_the_terminal(trained: Shell, columns: int) -> None:
+    for command in (["list"], ["show", "dead"], ["compare", "dead", "done"], ["env"], ["--help"]):
+        done = trained.xptrain(*command, env={"COLUMNS": str(columns)})
+        assert done.returncode == 0, done.stderr
+        assert max(len(line.rstrip()) for line in done.stdout.splitlines()) <= columns
+        assert "…" not in done.stdout, done.stdout
+
+
+def test_show_tells_everything(trained: Shell) -> None:
+    text = trained.xptrain("show", "dead").stdout
+    for part in ("tiny  dead0002  KILLED", "Attempts", "Checkpoints", "Where", "Resume", "exact"):
+        assert part in text
+    assert "xptrain resume dead0002" in text
+    assert "from step 8, after 2 epochs" in text
+    shown = trained.json("show", "dead")
+    digest = shown["checkpoint_list"][-1]["digest"]
+    assert digest[:12] in text
+    assert shown["checkpoint_list"][-1]["leaves"]["model/0.dense/kernel"]
+    assert shown["config"] == {"rate": 0.01}
+    assert Path(shown["artifacts"], "config.json").is_file()
+    # MLflow's id and a prefix of it are names of the run, too.
+    assert trained.json("show", shown["run_id"][:10])["key"] == "dead0002"
+
+
+def test_show_of_a_run_that_has_done_nothing(shell: Shell) -> None:
+    make_run(shell.home)
+    done = shell.xptrain("show", "@last")
+    assert done.returncode == 0, done.stderr
+    assert "none yet" in done.stdout
+    assert "not known before the first fit" in done.stdout
+    shell.json("show", "@last")
+
+
+def test_compare_shows_only_differences_unless_asked(trained: Shell) -> None:
+    found = trained.json("compare", "done", "dead")
+    rows = {(row["section"], row["name"]): row["values"] for row in found["rows"]}
+    assert rows[("run", "status")] == {"done0001": "FINISHED", "dead0002": "KILLED"}
+    assert ("config", "rate") not in rows
+    everything = trained.json("compare", "done", "dead", "--all")
+    assert len(everything["rows"]) > len(found["rows"])
+    assert "arguments" in trained.xptrain("compare", "done", "dead").stdout
+
+
+def test_nan_is_valid_json(shell: Shell) -> None:
+    run = make_run(shell.home).attempt().epoch(0, steps=3, loss=float("nan")).status("FINISHED")
+    done = shell.xptrain("list", "--json")
+    found = json.loads(done.stdout, parse_constant=lambda name: pytest.fail(name))
+    assert found[0]["metrics"] == {"train/loss": "nan"}
+    assert run.key in done.stdout
+
+
+def test_env_says_what_is_here_and_what_changed(trained: Shell) -> None:
+    now = trained.json("env")["now"]
+    assert now["devices"]["platform"] == "cpu"
+    assert "jaxlib" in now["packages"]["bit_movers"]
+    assert isinstance(now["hazards"], list)
+    assert "nothing that moves bits changed" in trained.xptrain("env", "done").stdout
+
+
+def test_env_finds_a_change(copy: Shell) -> None:
+    path = copy.home / "runs" / "done0001" / "manifest" / "attempt-1.json"
+    record = json.loads(path.read_text())
+    record["packages"]["bit_movers"]["jaxlib"] = "0.9.2"
+    path.write_text(json.dumps(record))
+    done = copy.xptrain("env", "done")
+    assert "jaxlib" in done.stdout
+    assert "--allow packages" in done.stdout
+
+
+def test_commands_that_look_at_a_run_settle_it(shell: Shell) -> None:
+    run = make_run(shell.home).attempt().epoch(0, steps=3, loss=0.5)
+    done = shell.xptrain("show", run.key)
+    assert done.returncode == 0, done.stderr
+    assert f"run {run.key} is now KILLED in MLflow" in done.stderr
+    assert shell.mlflow_status(run.key) == "KILLED"
+    # Once is enough.
+    again = shell.xptrain("list")
+    assert again.stderr == ""
+    assert shell.json("sync") == []
+
+
+def test_sync_delivers_what_is_left(copy: Shell) -> None:
+    (copy.home / "runs" / "done0001" / "delivered.json").unlink()
+    sent = copy.json("sync")
+    assert [(run["key"], run["status"]) for run in sent] == [("done0001", "FINISHED")]
+    assert sent[0]["records"] > 0
+    assert "the tracking store has everything of 2 runs" in copy.xptrain("sync").stdout
