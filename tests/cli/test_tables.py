@@ -22,7 +22,7 @@ def test_list_as_json(trained: Shell) -> None:
 
 @pytest.mark.parametrize("columns", [80, 120])
 def test_tables_fit_the_terminal(trained: Shell, columns: int) -> None:
-    for command in (["list"], ["show", "dead"], ["compare", "dead", "done"], ["env"], ["--help"]):
+    for command in (["list"], ["show", "dead"], ["compare", "dead", "done"], ["--help"]):
         done = trained.xptrain(*command, env={"COLUMNS": str(columns)})
         assert done.returncode == 0, done.stderr
         assert max(len(line.rstrip()) for line in done.stdout.splitlines()) <= columns

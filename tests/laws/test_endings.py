@@ -56,7 +56,7 @@ def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("how", ENDINGS)
-def test_status_is_true(lab: Lab, how: str) -> None:
+def test_status_is_true_cases_24_30(lab: Lab, how: str) -> None:
     code, status, reason = ENDINGS[how]
     process = start(lab, how, how)
     if how.startswith("sig"):
@@ -77,7 +77,7 @@ def test_status_is_true(lab: Lab, how: str) -> None:
 
 
 @pytest.mark.timeout(600)
-def test_a_killed_run_is_running_again_while_it_is_resumed(lab: Lab) -> None:
+def test_a_killed_run_is_running_again_while_it_is_resumed_case_30(lab: Lab) -> None:
     key = "again"
     process = start(lab, "sigterm-validation", key)
     wait_for(lab.home / f"{key}.ready", process)

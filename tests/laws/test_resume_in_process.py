@@ -118,7 +118,7 @@ def test_any_cut_of_any_fit(
     )
 
 
-def test_every_cut_of_one_fit() -> None:
+def test_every_cut_of_one_fit_under_other_global_seeds_case_5() -> None:
     tried = assert_resume_exact(
         dropout_model,
         lambda: {"x": X, "y": Y, "batch_size": 16, "epochs": 3, "callbacks": [Counting()]},

@@ -60,6 +60,22 @@ def test_a_run_that_is_stopped_by_an_error_is_resumed_exactly(
     assert runs.tags("cut")["xptrain.attempt.2.from_step"] == "10"
 
 
+def test_case_7_goes_on_inside_an_epoch(runs: Runs, stop_at: Callable[[int], Any]) -> None:
+    policy = (xptrain.every(steps=3), xptrain.keep(2))
+    digests, history = straight(runs, batch_size=4)
+    with pytest.raises(RuntimeError), runs.open("cut", checkpoint=policy) as run:
+        fit(run, dropout_model(), stop_at(18), batch_size=4)
+    with runs.open("cut", resume=True, checkpoint=policy) as run:
+        model = dropout_model()
+        resumed = fit(run, model, stop_at(10**6), batch_size=4)
+    # Batch 7 of epoch 1 is step 18: its save may or may not have been committed before the error.
+    assert runs.tags("cut")["xptrain.attempt.2.from_step"] in ("15", "18")
+    assert int(model.optimizer.iterations) == 40
+    assert variable_digests(model) == digests
+    assert resumed.history == history
+    assert runs.points("cut") == runs.points("straight")
+
+
 def test_case_8_a_later_fit_is_a_fit_of_its_own(runs: Runs, stop_at: Callable[[int], Any]) -> None:
     with pytest.raises(RuntimeError), runs.open("cut") as run:
         fit(run, dropout_model(), Seen([]), stop_at(13))

@@ -6,7 +6,6 @@ import json
 import math
 import sys
 import time
-import warnings
 from functools import cache
 from typing import Any
 
@@ -50,15 +49,6 @@ def print_error(error: XptrainError, as_json: bool) -> None:
     err().print(Text("xptrain: ", "bold red") + Text(what, "bold"), soft_wrap=True)
     for line in rest:
         err().print(line, soft_wrap=True)
-
-
-def show_warnings() -> None:
-    """Show Python warnings as one plain line on stderr instead of a line of source."""
-
-    def show(message: Any, *_: Any, **__: Any) -> None:
-        print(f"xptrain: {message}", file=sys.stderr)
-
-    warnings.showwarning = show
 
 
 def table(*headers: str, right: tuple[str, ...] = ()) -> Table:

@@ -6,7 +6,8 @@ Commands load what they need when they run, so that `xptrain --help` is fast.
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+import warnings
+from typing import Annotated, Any
 
 import typer
 
@@ -162,8 +163,13 @@ def sync(
     sync_runs(run, as_json)
 
 
+def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    print(f"xptrain: {message}", file=sys.stderr)
+
+
 def main() -> None:
     """Run `xptrain`; errors of ours end it with one readable block and their exit code."""
+    warnings.showwarning = _show_warning
     try:
         app(prog_name="xptrain")
     except XptrainError as error:

@@ -57,9 +57,11 @@ def restore_variables(records: Sequence[VariableRecord], leaves: Mapping[str, An
 
     check_match(records, leaves)
     for record in records:
+        now = record.variable.value
+        # An array bound to its device where the run's was free to move makes JAX lower another program.
+        place = now.sharding if now.committed else None
         # device_put would take over an aligned NumPy buffer, that somebody else may write to.
-        sharding = record.variable.value.sharding
-        record.variable.assign(jnp.array(leaves[record.key], copy=True, device=sharding))
+        record.variable.assign(jnp.array(leaves[record.key], copy=True, device=place))
 
 
 def _shape_and_type(shape: Any, dtype: Any) -> str:

@@ -1,0 +1,7 @@
+"""Run every measurement, one after another: `python -m bench`."""
+
+import runpy
+
+for name in ("step_overhead", "save_stall"):
+    print(f"\n== bench/{name}.py", flush=True)
+    runpy.run_module(f"bench.{name}", run_name="__main__")
