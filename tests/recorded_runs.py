@@ -17,7 +17,7 @@ import numpy as np
 from xptrain.checkpoint.receipts import make_receipt
 from xptrain.checkpoint.store import Store
 from xptrain.state.snapshot import Cursor, Snapshot
-from xptrain.tracking.folder import RunFolder, RunInfo, create
+from xptrain.tracking.folder import Delivered, RunFolder, RunInfo, create
 from xptrain.tracking.journal import Journal
 
 DEAD_PID = 2**22 + 1  # above what Linux gives out
@@ -63,6 +63,12 @@ class MadeRun:
 
     def status(self, status: str, reason: str | None = None) -> MadeRun:
         return self.tell(("status", {"status": status, "reason": reason}))
+
+    def delivered(self) -> MadeRun:
+        """Let it look as if the tracking store had everything, so that no command opens MLflow for it."""
+        size = self.folder.journal.stat().st_size
+        self.folder.acknowledge(Delivered(size, "ab" * 16, "FINISHED"))
+        return self
 
     def checkpoint(self, step: int, epoch: int, batch: int = 0, **snapshot: Any) -> MadeRun:
         """Save a real checkpoint."""

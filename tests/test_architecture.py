@@ -19,7 +19,7 @@ ROOMS = ROOT / "docs" / "design" / "rooms.md"
 BELOW_SESSION = {"training", "data", "state", "checkpoint", "tracking", "provenance"}
 ARROWS: dict[str, set[str]] = {
     "cli": {"analysis", "session", "tracking", "checkpoint", "provenance"},
-    "analysis": {"session", "tracking", "checkpoint", "provenance", "state"},
+    "analysis": {"session", "tracking", "checkpoint", "provenance", "training", "state"},
     "session": BELOW_SESSION,
     "training": {"data", "state"},
     "data": {"state"},

@@ -14,7 +14,7 @@ import pytest
 from tests.cli.conftest import XPTRAIN, Shell
 from tests.recorded_runs import make_run
 
-COMMANDS_ON_A_RUN = ("show", "resume", "sync", "env")
+COMMANDS_ON_A_RUN = ("show", "resume", "sync")
 
 
 @pytest.mark.parametrize("command", COMMANDS_ON_A_RUN)
@@ -140,7 +140,7 @@ def test_an_unreadable_identity(shell: Shell) -> None:
 
 
 def test_a_reader_that_goes_away(shell: Shell) -> None:
-    make_run(shell.home).attempt().status("FINISHED")
+    make_run(shell.home).attempt().status("FINISHED").delivered()
     pipe = subprocess.Popen(
         [*XPTRAIN, "show", "@last"], cwd=shell.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )

@@ -68,7 +68,9 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("key", CHAINS)
-def test_killed_and_resumed_is_bit_identical_cases_5_6_7_14_29_33(lab: Lab, key: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_bit_identical_after_kills_cases_5_6_7_14_29_33(
+    lab: Lab, key: str, capfd: pytest.CaptureFixture[str]
+) -> None:
     policy, moments = CHAINS[key]
     said = []
     for number, (phase, die) in enumerate(moments):

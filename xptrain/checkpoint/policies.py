@@ -100,6 +100,9 @@ class every:
 class keep:
     """Keep the newest `n` checkpoints.
 
+    Args:
+        n: How many, at least 1.
+
     Raises:
         UsageError: `n` is no integer of at least 1.
 

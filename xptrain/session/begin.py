@@ -35,7 +35,7 @@ def run(
     Args:
         experiment: Name of the MLflow experiment.
         key: Name of the run's folder; drawn when None.
-        name: Name shown in MLflow; MLflow draws one when None.
+        name: Name shown in MLflow; the key when None.
         config: Mapping, dataclass or pydantic model of plain values; read back as `run.config`.
         seed: Seed of everything random, 0 to 2**32 - 1; drawn and recorded when None.
         resume: "never" starts a run, an id resumes that one, "auto" resumes the unfinished run with this

@@ -70,7 +70,8 @@ def find_or_create(settings: Settings) -> Found:
     info = RunInfo(
         key=key,
         experiment=settings.experiment,
-        name=settings.name,
+        # The key rather than a drawn name: it is what every command and message calls the run.
+        name=settings.name or key,
         created_ms=now_ms(),
         tracking_uri=mask(store.uri),
         artifact_location=store.artifact_location,

@@ -122,7 +122,6 @@ class Run(Recorded):
         self.writer.append("params", values=opening.first_params(found.config, found.seed))
         git = static.record["code"]["git"]
         tags = {
-            "xptrain.checkpoints": str(self.checkpoints.folder),
             "mlflow.source.git.commit": git.get("commit") or "none",
             "xptrain.commit": git.get("commit") or "none",
             "xptrain.dirty": str(bool(git.get("dirty"))).lower(),

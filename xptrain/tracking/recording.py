@@ -148,7 +148,10 @@ class PointWriter:
             if self._lost is not None:
                 raise self._lost
             if self._done < target:
-                raise TrackerError("the thread that writes the journal has ended too early")
+                raise TrackerError(
+                    "the thread that writes the journal has ended too early",
+                    remedy="look for an earlier error; what was queued is not in the journal",
+                )
         return self._journal.end
 
     def sync(self) -> int:
@@ -176,7 +179,12 @@ class PointWriter:
 
     def _put(self, entry: _Entry) -> None:
         if self._closed:
-            raise UsageError("the run is finished: nothing can be logged to it any more")
+            raise UsageError(
+                "nothing can be logged any more",
+                expected="an open run",
+                found="a run that is finished",
+                remedy="log before the run ends",
+            )
         with self._changed:
             while len(self._queue) >= self._capacity and self._thread.is_alive():
                 self._urgent = True
@@ -261,7 +269,7 @@ class PointWriter:
 
 def _name(metric: Any) -> str:
     if not isinstance(metric, str):
-        raise UsageError(f"a metric's name must be text, not {metric!r}")
+        raise UsageError("a metric's name must be text", expected="a str", found=repr(metric))
     return metric
 
 

@@ -34,6 +34,10 @@ class Tracker(Protocol):
     """A store for one run. Every method may be called twice with the same arguments, which changes nothing.
 
     Methods raise TrackerError when the store cannot be used now; the caller tries again later.
+
+    Example:
+        >>> isinstance(MemoryTracker().tags, dict)
+        True
     """
 
     def open(self, info: RunInfo, known_id: str | None = None) -> str:
@@ -92,6 +96,15 @@ class NullTracker:
 @dataclass
 class MemoryTracker:
     """A tracker that keeps everything in attributes, for tests.
+
+    Args:
+        info: Identity of the run that was opened.
+        points: Points in the order in which they came.
+        params: Values by name.
+        tags: Values by name.
+        artifacts: Files by their path in the store.
+        datasets: Datasets in the order in which they came.
+        statuses: (status, end time in milliseconds or None) in the order in which they came.
 
     Example:
         >>> tracker = MemoryTracker()

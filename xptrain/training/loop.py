@@ -149,7 +149,7 @@ class Fit:
         # Always the shapes of a first batch: a resumed epoch may begin with a smaller last one.
         self._observer.ready(
             lambda: run_step.program(state, arrays.placer()(self._source.first())),
-            self._state.callback_states.uncaptured,
+            self._state.uncaptured,
             self._changes,
         )
 

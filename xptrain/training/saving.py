@@ -35,6 +35,11 @@ class FitState:
         self._last: Mapping[str, Any] = {}
         self._at_snapshot: Mapping[str, Any] = {}
 
+    @property
+    def uncaptured(self) -> list[str]:
+        """What moves the fit and is in no checkpoint: it lowers the grade."""
+        return [*self.callback_states.uncaptured, *variables.hidden_states(self._model)]
+
     def remember(self) -> None:
         """Keep a copy of the variables to fall back on, and find out what of the callbacks cannot be kept."""
         self._last = capture_variables(self.records)

@@ -127,6 +127,15 @@ def _snake(name: str) -> str:
     return str(to_snake_case(name))
 
 
+def hidden_states(model: Any) -> list[str]:
+    """Return the layers that keep a state outside their variables, where no checkpoint sees it."""
+    return [
+        f"{layer.name}: the state of a stateful {type(layer).__name__}"
+        for layer in model._flatten_layers()
+        if getattr(layer, "stateful", False) is True
+    ]
+
+
 def finish_restore(model: Any) -> None:
     """Let layers recompute what they derive from their variables (Normalization keeps its mean apart)."""
     for layer in model._flatten_layers():
