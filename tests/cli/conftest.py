@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -82,9 +83,13 @@ class Shell:
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Shell:
     """A home with a finished run (`done0001`) and one killed in its third epoch (`dead0002`)."""
     shell = Shell(tmp_path_factory.mktemp("cli"))
-    done = shell.start(sys.executable, str(TRAIN), "--key", "done0001")
+    with ThreadPoolExecutor() as both:
+        started = [
+            both.submit(shell.start, sys.executable, str(TRAIN), "--key", *arguments)
+            for arguments in (("done0001",), ("dead0002", "--die-in-epoch", "2"))
+        ]
+    done, dead = (future.result() for future in started)
     assert done.returncode == 0, done.stderr
-    dead = shell.start(sys.executable, str(TRAIN), "--key", "dead0002", "--die-in-epoch", "2")
     assert dead.returncode == -9, dead.stderr
     shell.wait_for("dead0002", "KILLED")
     return shell

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import os
+
+import pytest
+
+import xptrain
 from tests.cli.conftest import Shell
 from xptrain.checkpoint.lock import RunLock
+from xptrain.session import settings
 
 
 def test_it_goes_on_from_the_checkpoint_and_says_so(copy: Shell) -> None:
@@ -48,9 +54,13 @@ def test_a_live_run_is_left_alone(copy: Shell) -> None:
         lock.release()
 
 
-def test_what_is_allowed_reaches_the_script(copy: Shell) -> None:
-    done = copy.xptrain("resume", "done0001", "--allow", "epochs", "--", "--epochs", "4")
-    assert done.returncode == 0, done.stderr
-    shown = copy.json("show", "done0001")
-    assert (shown["step"], shown["epochs"], shown["status"]) == (16, 4, "FINISHED")
-    assert shown["grade"].startswith("approximate: epochs changed")
+def test_what_is_allowed_reaches_every_run_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XPTRAIN_ALLOW", "epochs,data")
+    settings.allowed_by_command.cache_clear()
+    try:
+        assert settings.allowed_by_command() == {"epochs", "data"}
+        # Children of the script do not inherit it.
+        assert "XPTRAIN_ALLOW" not in os.environ
+        assert xptrain.run("digits", allow="code").settings.allow == {"code", "epochs", "data"}
+    finally:
+        settings.allowed_by_command.cache_clear()

@@ -86,6 +86,11 @@ def grade(text: str, short: bool = False) -> Text:
     return Text(name, GRADE_STYLE.get(name, "dim")) + Text("" if short or not reasons else f":{reasons}")
 
 
+def label(experiment: str, name: str | None, key: str) -> str:
+    """Return what a run is called: its experiment, and its name if that says more than its key."""
+    return f"{experiment} · {name}" if name and name != key else experiment
+
+
 def number(value: Any) -> str:
     """Return a number with the digits that people read.
 

@@ -70,11 +70,10 @@ def _print(readings: list[Reading]) -> None:
 
 def _row(reading: Reading, metrics: list[str], wide: bool) -> list[str | Text]:
     info = reading.info
-    label = f"{info.experiment} · {info.name}" if info.name else info.experiment
     tries = [str(len(reading.attempts))] if wide else []
     return [
         Text(info.key, "bold"),
-        label,
+        console.label(info.experiment, info.name, info.key),
         console.status(reading.status),
         str(reading.step),
         str(reading.epochs),

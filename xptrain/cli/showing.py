@@ -42,8 +42,8 @@ def where_it_goes_on(reading: Reading) -> str:
 
 def _print(reading: Reading, manifest: dict[str, Any]) -> None:
     out, info = console.out(), reading.info
-    title = Text(info.experiment, "bold") + Text(f" · {info.name}" if info.name else "") + Text("  ")
-    out.print(title + Text(info.key, "bold") + Text("  ") + console.status(reading.status))
+    title = f"{console.label(info.experiment, info.name, info.key)}  {info.key}  "
+    out.print(Text(title, "bold") + console.status(reading.status))
     if info.description:
         out.print(info.description, style="italic")
     out.print()
