@@ -66,7 +66,7 @@ def _run(reading: Reading) -> dict[str, Any]:
     info = reading.info
     return {
         "experiment": info.experiment,
-        "name": info.name,
+        "name": info.name if info.name != info.key else None,
         "status": reading.status,
         "grade": reading.grade or None,
         "seed": info.setup.get("seed"),
