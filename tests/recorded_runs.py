@@ -94,7 +94,7 @@ class MadeRun:
             "files": {},
         }
         code |= sections.pop("code", {})
-        record = {"code": code, "environment": {}, "program": {"train_step": "ab"}, **sections}
+        record = {"code": code, "environment": {}, "program": {"train": "ab"}, **sections}
         target = self.folder.path / "manifest" / "attempt-1.json"
         target.parent.mkdir(exist_ok=True)
         target.write_text(json.dumps(record))

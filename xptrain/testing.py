@@ -106,6 +106,8 @@ def assert_resume_exact(
         for step, logs in resumed.steps.items():
             assert logs == straight.steps[step], f"{where}: logs of step {step}: {logs}"
         assert resumed.history == straight.history, f"{where}: History differs"
+        assert resumed.variables == straight.variables, f"{where}: the model ends with other variables"
+        assert resumed.stopped == straight.stopped, f"{where}: model.stop_training differs"
     return len(chosen)
 
 
@@ -119,11 +121,16 @@ class _Watch:
         self.snapshots: list[Snapshot] = []
         self.steps: dict[int, dict[str, float]] = {}
         self.history: Any = None
+        self.variables: dict[str, str] = {}
+        self.stopped = False
 
     def begin(self, plan: Plan, model: Any, records: Sequence[VariableRecord]) -> Start:
+        self.records = records
         return self._start
 
-    def ready(self, program: Callable[[], str], uncaptured: Sequence[str], changes: Sequence[Any]) -> None:
+    def ready(
+        self, program: Callable[[], str | None], uncaptured: Sequence[str], changes: Sequence[Any]
+    ) -> None:
         pass
 
     def step(self, step: int, logs: Mapping[str, Any]) -> None:
@@ -132,7 +139,10 @@ class _Watch:
     def due(self, step: int, steps_done: int, epochs_done: int | None = None) -> bool:
         return True
 
-    def save(self, snapshot: Snapshot) -> None:
+    def resumed(self, step: int) -> None:
+        pass
+
+    def save(self, snapshot: Snapshot, uncaptured: Sequence[str]) -> None:
         self.snapshots.append(snapshot)
 
     def epoch(self, epoch: Epoch) -> None:
@@ -156,6 +166,8 @@ def _train(
     watch = _Watch(seed, restored)
     history = Trainer.observed(model, watch, seed).fit(**{"verbose": 0, **fit_arguments()})
     watch.history = (list(history.epoch), dict(history.history))
+    watch.variables = {r.key: digest_array(r.variable.value) for r in watch.records}
+    watch.stopped = bool(model.stop_training)
     return watch
 
 

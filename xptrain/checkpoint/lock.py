@@ -64,6 +64,9 @@ class RunLock:
         clock: Wall clock in seconds since the epoch.
         machine: Where this process runs; found out when it is None.
 
+    Attributes:
+        fenced: Set, within a heartbeat, when a later attempt has taken the run over.
+
     Example:
         >>> import tempfile
         >>> lock = RunLock(tempfile.mkdtemp())
@@ -85,6 +88,7 @@ class RunLock:
         self._clock = clock
         self._machine = machine or Machine.here()
         self._stop = threading.Event()
+        self.fenced = threading.Event()
 
     def acquire(self, *, above: int = 0) -> int:
         """Take the run and start the heartbeat.
@@ -123,6 +127,7 @@ class RunLock:
             raise _unwritable(self.folder, error) from error
         mine = self.record
         if mine is None or last is None or last.token != mine.token or last.released:
+            self.fenced.set()
             raise FencedError(
                 "this process does not have the run any more",
                 expected=f"attempt {mine.attempt}" if mine else "a lock that was acquired",
@@ -205,9 +210,13 @@ class RunLock:
             now = self._clock()
             try:
                 os.utime(self._path(mine.attempt), (now, now))
+                last = self._read_last()
             except OSError:
                 # The next check() meets the same folder and raises where somebody can see it.
                 continue
+            if last is not None and last.token != mine.token:
+                self.fenced.set()
+                return
 
     def _path(self, attempt: int) -> Path:
         return self.folder / f"{attempt:06d}.json"

@@ -38,8 +38,9 @@ def run(
         name: Name shown in MLflow; the key when None.
         config: Mapping, dataclass or pydantic model of plain values; read back as `run.config`.
         seed: Seed of everything random, 0 to 2**32 - 1; drawn and recorded when None.
-        resume: "never" starts a run, an id resumes that one, "auto" resumes the unfinished run with this
-            key (or job id, or experiment + config + script) and starts it when there is none.
+        resume: "never" starts a run, an id resumes that one, "auto" resumes the run with this key, or the
+            unfinished one of this job id (else: of this experiment, config and script), and starts one
+            when there is none.
         exactness: Lowest grade to train with: "exact", "same-topology" or "any".
         allow: What may differ on a resume although it moves bits: code, config, data, packages, devices,
             topology, epochs, callbacks, hazards.

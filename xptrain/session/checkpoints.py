@@ -12,7 +12,7 @@ from xptrain.checkpoint.folder import HOST_FILE, Folder
 from xptrain.checkpoint.lock import RunLock
 from xptrain.checkpoint.policies import Policy, SaveEvent
 from xptrain.checkpoint.receipts import Loaded, Receipt
-from xptrain.errors import CheckpointNotFoundError, XptrainError
+from xptrain.errors import XptrainError
 from xptrain.state.snapshot import Snapshot
 
 if TYPE_CHECKING:
@@ -70,7 +70,6 @@ class Checkpoints:
 
         Raises:
             CheckpointDamagedError: If there are checkpoints and none is whole.
-            CheckpointNotFoundError: If a finished fit's last checkpoint is gone.
         """
         if not self._searched:
             self._searched = True
@@ -87,12 +86,8 @@ class Checkpoints:
         for receipt in self._saver.store.folder.receipts():
             if receipt.cursor.fit == fit and receipt.cursor.done:
                 return self._saver.store.load(receipt.step)
-        raise CheckpointNotFoundError(
-            f"the last checkpoint of fit {fit} is gone, and a later fit builds on it",
-            expected="a checkpoint that ends the fit (pinned, never deleted by retention)",
-            found=f"nothing for it in {self.folder}",
-            remedy="restore the folder from a backup, or start a new run",
-        )
+        # It trained no step, or ended in an error that the script caught: it does so again.
+        return None
 
     def due(self, step: int, steps_done: int, epochs_done: int | None) -> bool:
         """Tell whether the policy wants a checkpoint at this step boundary."""
@@ -107,6 +102,11 @@ class Checkpoints:
         )
 
     @property
+    def fenced(self) -> threading.Event:
+        """Set when a later attempt has taken the run over."""
+        return self.lock.fenced
+
+    @property
     def wants_steps(self) -> bool:
         """Whether the policy can want a checkpoint inside an epoch."""
         return any(
@@ -115,6 +115,9 @@ class Checkpoints:
 
     def save(self, snapshot: Snapshot) -> None:
         """Save in the background; raises what an earlier save failed with."""
+        if self._newest is not None and snapshot.cursor.fit < self._newest.receipt.cursor.fit:
+            # A fit that is repeated on the way to the newest checkpoint.
+            return
         self._saver.submit(snapshot)
 
     def close(self) -> XptrainError | None:

@@ -12,7 +12,7 @@ from xptrain.errors import UsageError
 from xptrain.provenance.data import fingerprint
 from xptrain.provenance.diff import compare
 from xptrain.provenance.difference import Difference
-from xptrain.provenance.grade import Grade, admit
+from xptrain.provenance.grade import Grade, admit, require
 from xptrain.provenance.hazards import Hit
 from xptrain.provenance.manifest import capture_dynamic
 from xptrain.provenance.summary import difference_table, hazard_table
@@ -22,6 +22,7 @@ from xptrain.session.readable import say
 from xptrain.state.records import VariableRecord
 from xptrain.state.snapshot import Snapshot
 from xptrain.training.describe import summary
+from xptrain.training.logs import flat, is_number, numbers
 from xptrain.training.observer import Epoch, Plan, Restored, Start
 
 if TYPE_CHECKING:
@@ -35,12 +36,13 @@ class RunObserver:
 
     Args:
         run: The run, open.
-        fit: Number of the fit.
     """
 
-    def __init__(self, run: Run, fit: int) -> None:
+    def __init__(self, run: Run) -> None:
         self._run = run
-        self._fit = fit
+        self._fit = 0
+        self._names: dict[str, str] | None = None
+        self._uncaptured: set[str] = set()
         self._restored: Loaded | None = None
         self._manifest: dict[str, Any] = {}
         self._differences: list[Difference] = []
@@ -52,6 +54,7 @@ class RunObserver:
     def begin(self, plan: Plan, model: Any, records: Sequence[VariableRecord]) -> Start:
         """Find the checkpoint, capture what must be equal, and say where the fit goes on."""
         run = self._run
+        self._fit = run.next_fit()
         self._model = model
         loaded = self._restored = run.checkpoints.for_fit(self._fit)
         data = fingerprint(plan.data)
@@ -85,17 +88,30 @@ class RunObserver:
             restored = Restored(receipt.step, receipt.cursor, loaded.leaves, loaded.host)
             self._epoch_offset = int(loaded.host["session"]["epoch_offset"])
             self._say_where(plan, loaded, extend)
-            run.step, run.next_epoch = receipt.step, receipt.cursor.epoch + self._epoch_offset
+            run.next_epoch = receipt.cursor.epoch + self._epoch_offset
+            if receipt.cursor.done and not extend:
+                run.step = receipt.step
+            else:
+                # Hooks that run again before the state is written: what they log was logged already.
+                run.is_repeating = True
         elif run.attempt > 1 and not run.resumed_from:
             say(f"run {run.key}, attempt {run.attempt}: no checkpoint yet, starting at step 0")
             self._note_start(0)
         self._first_step = step if loaded is None else -1
         return Start(fit=self._fit, step=step, seed=run.seed, restored=restored, extend=extend)
 
-    def ready(self, program: Callable[[], str], uncaptured: Sequence[str], changes: Sequence[Any]) -> None:
+    def resumed(self, step: int) -> None:
+        """Go on recording: the state is that of the checkpoint."""
+        self._run.step, self._run.is_repeating = step, False
+
+    def ready(
+        self, program: Callable[[], str | None], uncaptured: Sequence[str], changes: Sequence[Any]
+    ) -> None:
         """Compare the compiled program, grade the run, and record the attempt's manifest."""
         run = self._run
-        self._manifest["program"] = {"train_step": program()}
+        lowered = program()
+        self._manifest["program"] = {} if lowered is None else {"train": lowered}
+        self._uncaptured = set(uncaptured)
         before = run.manifests.last(run.attempt, self._fit)
         if before is not None and "program" in before:
             self._differences = compare(before, self._manifest)
@@ -105,7 +121,7 @@ class RunObserver:
                 f"{c.callback}.{c.name}",
                 c.before,
                 c.after,
-                "tell",
+                "refuse",
                 "this attempt's value is used",
             )
             for c in changes
@@ -120,16 +136,29 @@ class RunObserver:
 
     def step(self, step: int, logs: Mapping[str, Any]) -> None:
         """Queue the step's values; nothing waits."""
-        self._run.step = step
-        self._run.writer.log_device(step, {f"batch/{name}": value for name, value in logs.items()})
+        run = self._run
+        if run.checkpoints.fenced.is_set():
+            run.checkpoints.lock.check()
+        run.step = step
+        if self._names is None or len(self._names) != len(logs):
+            self._names = {name: f"batch/{name}" for name, value in logs.items() if is_number(value)}
+        try:
+            values = {label: logs[name] for name, label in self._names.items()}
+        except KeyError:
+            self._names = None
+            values = {f"batch/{name}": value for name, value in flat(logs) if is_number(value)}
+        run.writer.log_device(step, values)
 
     def due(self, step: int, steps_done: int, epochs_done: int | None = None) -> bool:
         """Ask the policy."""
         return self._run.checkpoints.due(step, steps_done, epochs_done)
 
-    def save(self, snapshot: Snapshot) -> None:
+    def save(self, snapshot: Snapshot, uncaptured: Sequence[str]) -> None:
         """Add what the session needs to go on, and save in the background."""
         run = self._run
+        if not self._uncaptured.issuperset(uncaptured):
+            self._lower([f"{name} cannot be captured" for name in uncaptured if name not in self._uncaptured])
+            self._uncaptured.update(uncaptured)
         if snapshot.step == self._first_step:
             # A fit without a step: its checkpoint would replace the one that ends the fit before it.
             return
@@ -144,14 +173,21 @@ class RunObserver:
         number = epoch.epoch + self._epoch_offset
         values = {
             f"val/{name[4:]}" if name.startswith("val_") else f"train/{name}": value
-            for name, value in epoch.logs.items()
-            if isinstance(value, (int, float))
+            for name, value in numbers(epoch.logs).items()
         }
         if epoch.trained and epoch.seconds > 0:
             values["time/epoch_seconds"] = epoch.seconds
             values["time/steps_per_second"] = epoch.trained / epoch.seconds
         run.writer.log(number, values, volatile=_VOLATILE)
         self._tag_attempt("to_step", epoch.step)
+
+    def _lower(self, reasons: list[str]) -> None:
+        """Lower the grade while training: the grade claims only what holds."""
+        run = self._run
+        run.grade = run.grade.lower("approximate", *reasons)
+        run.writer.append("tags", values={"xptrain.grade": str(run.grade)})
+        say(f"run {run.key}: {run.grade}")
+        require(run.grade, run.settings.exactness)
 
     def _note_start(self, step: int) -> None:
         self._run.resumed_from = step
@@ -222,11 +258,13 @@ class RunObserver:
                 "xptrain.data": manifest["data"]["digest"],
                 "xptrain.device": ", ".join(f"{n} x {kind}" for kind, n in devices["kinds"].items()),
                 "xptrain.mesh": topology.get("mesh_text") or "none",
-                "xptrain.program": manifest["program"]["train_step"],
+                "xptrain.program": manifest["program"].get("train", "not compiled"),
             },
         )
         prefix = f"fit{self._fit}." if self._fit else ""
-        run.writer.append("params", values={prefix + k: v for k, v in _params(manifest).items()})
+        taken = flatten(run.config.to_dict())
+        params = {prefix + name: value for name, value in _params(manifest).items() if name not in taken}
+        run.writer.append("params", values=params)
         run.writer.append(
             "dataset",
             name=f"{run.settings.experiment}{suffix}",
@@ -262,7 +300,7 @@ def _params(manifest: Mapping[str, Any]) -> dict[str, str]:
         "loss": model["loss"],
         **flatten({"optimizer": model["optimizer"] or {}}),
         "data": manifest["data"]["digest"][:12],
-        "program": manifest["program"]["train_step"][:12],
+        "program": manifest["program"].get("train", "not compiled")[:12],
         "keras": versions.get("keras"),
         "jax": versions.get("jax"),
         "jaxlib": versions.get("jaxlib"),

@@ -66,10 +66,15 @@ def target(settings: Settings, home: Path) -> tuple[RunFolder | None, str]:
         return None, settings.key or new_key()
     if settings.resume != "auto":
         return find(settings.resume, home), settings.resume
-    key = settings.key or _derived_key(settings)
-    # Not `find`: a key that begins like another one is a key of its own.
-    folder = RunFolder(home / "runs" / key)
-    return (folder if folder.run_json.exists() else None), key
+    if settings.key:
+        # Not `find`: a key that begins like another one is a key of its own.
+        folder = RunFolder(home / "runs" / settings.key)
+        return (folder if folder.run_json.exists() else None), settings.key
+    wanted = automatic_id(settings)
+    for folder in reversed(all_runs(home)):
+        if folder.info.setup.get("auto") == wanted and not is_finished(folder):
+            return folder, folder.key
+    return None, new_key()
 
 
 def is_finished(folder: RunFolder) -> bool:
@@ -77,7 +82,13 @@ def is_finished(folder: RunFolder) -> bool:
     return run_state(folder).status == "FINISHED"
 
 
-def _derived_key(settings: Settings) -> str:
+def automatic_id(settings: Settings) -> str | None:
+    """Return what `resume="auto"` knows a run by: the job id, else experiment, config and script.
+
+    None unless the run is to be found in this way.
+    """
+    if settings.resume != "auto" or settings.key:
+        return None
     job = next((os.environ[name] for name in _JOB_IDS if os.environ.get(name)), None)
     script = sys.argv[0] if sys.argv else ""
     parts = [job] if job else [settings.experiment, settings.config, str(Path(script).absolute())]

@@ -82,7 +82,13 @@ def find_or_create(settings: Settings) -> Found:
         cwd=str(Path.cwd()),
         user=_user(),
         host=socket.gethostname(),
-        setup={"seed": seed, "config": redact_mapping(config)[0], "process": name, "place": place},
+        setup={
+            "seed": seed,
+            "config": redact_mapping(config)[0],
+            "process": name,
+            "place": place,
+            "auto": identity.automatic_id(settings),
+        },
     )
     return Found(create(info, home), config, seed, resumed=False, attempts=0, uri=store.uri)
 

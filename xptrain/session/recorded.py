@@ -32,6 +32,7 @@ class Recorded:
 
     def __init__(self) -> None:
         self._state = RunState.NEW
+        self.is_repeating = False
 
     def log_metrics(self, values: Mapping[str, Any], *, step: int | None = None) -> None:
         """Record values of your own.
@@ -47,6 +48,8 @@ class Recorded:
             >>> run.log_metrics({"bleu": 0.31}, step=3)  # doctest: +SKIP
         """
         self.check_open()
+        if self.is_repeating:
+            return
         self.writer.log(self.step if step is None else step, values)
 
     def log_text(self, text: str, path: str) -> None:

@@ -9,11 +9,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from xptrain.errors import UsageError, XptrainError
+from xptrain.errors import FencedError, UsageError, XptrainError
 from xptrain.provenance.grade import Grade
 from xptrain.session import identity, opening, readable
 from xptrain.session.checkpoints import Checkpoints
 from xptrain.session.config import Config
+from xptrain.session.ending import fetch, outcome
 from xptrain.session.fitting import RunObserver
 from xptrain.session.manifests import Manifests
 from xptrain.session.recorded import Recorded, RunState
@@ -106,7 +107,7 @@ class Run(Recorded):
         self.journal = journal
         position = self.checkpoints.journal_position() if found.resumed else 0
         index = PointIndex.from_journal(found.folder.journal, position)
-        self.writer = PointWriter(journal, index, fetch=_fetch)
+        self.writer = PointWriter(journal, index, fetch=fetch)
         pid, started = processes.own()
         self.writer.append(
             "attempt",
@@ -165,6 +166,8 @@ class Run(Recorded):
         self._state = RunState.CLOSED
         atexit.unregister(self._at_exit)
         failure = self.checkpoints.close()
+        if self.checkpoints.fenced.is_set():
+            self._leave_to_the_other(failure)
         if failure is not None and status == "FINISHED":
             status, reason = "FAILED", failure.what
         self._status = status
@@ -184,13 +187,24 @@ class Run(Recorded):
         if failure is not None:
             raise failure
 
+    def _leave_to_the_other(self, failure: XptrainError | None) -> None:
+        """End without another word: a later attempt has the run, and its journal."""
+        self._status = "KILLED"
+        self.writer.close()
+        raise failure or FencedError(
+            "another attempt took this run over; this process wrote nothing more",
+            expected=f"attempt {self.attempt}",
+            found="a later attempt in the lock",
+            remedy="let the later attempt go on",
+        )
+
     def __enter__(self) -> Self:
         return self.start() if self._state is RunState.NEW else self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        status, reason = _outcome(error)
+        status, reason = outcome(error)
         try:
             self.finish(status, reason)
         except XptrainError as failure:
@@ -202,22 +216,26 @@ class Run(Recorded):
     # --- training --------------------------------------------------------------------------------
 
     def trainer(self, model: Any) -> Trainer:
-        """Return a trainer whose next fit belongs to this run.
+        """Return a trainer whose fits belong to this run.
 
         Args:
             model: A compiled Keras model.
 
         Returns:
-            A `Trainer`; make a new one for each fit.
+            A `Trainer`.
 
         Example:
             >>> run.trainer(model).fit(x, y)  # doctest: +SKIP
         """
         self.check_open()
         recorder.ensure(self._folder, self._uri)
-        observer = RunObserver(self, self._fits)
+        return Trainer.observed(model, RunObserver(self), self.seed)
+
+    def next_fit(self) -> int:
+        """Return the number of the fit that begins now, and count it."""
+        self.check_open()
         self._fits += 1
-        return Trainer.observed(model, observer, self.seed)
+        return self._fits - 1
 
     def fit(self, model: Any, *args: Any, **kwargs: Any) -> Any:
         """Train a model under this run; arguments after the model are those of `keras.Model.fit`.
@@ -326,21 +344,3 @@ class Run(Recorded):
 
     def _journal_size(self) -> int:
         return self._folder.journal.stat().st_size
-
-
-def _outcome(error: BaseException | None) -> tuple[str, str | None]:
-    """Return the status and reason that an exception (or none) at the end of a run means."""
-    if error is None or (isinstance(error, SystemExit) and error.code in (None, 0)):
-        return "FINISHED", None
-    if isinstance(error, KeyboardInterrupt):
-        return "KILLED", "interrupted (Ctrl-C)"
-    if isinstance(error, SystemExit):
-        return "FAILED", f"exit code {error.code}"
-    text = str(error).splitlines()[0] if str(error) else ""
-    return "FAILED", f"{type(error).__name__}: {text}"[:500]
-
-
-def _fetch(values: list[Any]) -> Any:
-    import jax
-
-    return jax.device_get(values)

@@ -1,4 +1,4 @@
-"""The random generators that live in the host process: Python's, NumPy's and Keras's global ones."""
+"""The global random generators of Python and NumPy, and the seeding of all global ones."""
 
 from __future__ import annotations
 

@@ -65,13 +65,18 @@ class Fit:
         self._callbacks.callbacks.append(tap)
         try:
             prepared = self._state.callback_states.prepare(resuming=restored is not None)
+            was_initial = kc.initial_epoch(model)
             self._callbacks.on_train_begin()
+            # `BackupAndRestore` sets it there, for this fit only.
+            epoch = kc.initial_epoch(model) or epoch
+            kc.set_initial_epoch(model, was_initial)
             if restored is not None:
                 epoch, skip, self.step = restored.cursor.epoch, restored.cursor.batch, restored.step
                 if skip:
                     # The epoch had begun. Callbacks set themselves up here, then get their state back.
                     self._begin_epoch(epoch)
                 self._changes = self._state.restore(restored, prepared)
+                self._observer.resumed(self.step)
             self._state.remember()
             while epoch < plan.epochs:
                 self._epoch(epoch, skip, tap)
@@ -79,7 +84,7 @@ class Fit:
                 if model.stop_training:
                     break
                 if epoch < plan.epochs and self._observer.due(self.step, self._chunk, epoch):
-                    self._observer.save(self._snapshot(epoch, 0, tap.logs))
+                    self._save(self._snapshot(epoch, 0, tap.logs))
             self._end(epoch, tap.logs)
         except BaseException:
             # The user's own error goes on; the model stays usable.
@@ -140,7 +145,7 @@ class Fit:
             if observer.wants_steps and not last and observer.due(self.step, self._chunk):
                 live.attach()
                 kc.wait_for_callbacks(callbacks)
-                observer.save(self._snapshot(epoch, done, {}))
+                self._save(self._snapshot(epoch, done, {}))
         live.attach()
         return done
 
@@ -162,7 +167,10 @@ class Fit:
             model.optimizer.finalize_variable_values(model.trainable_weights)
         self._callbacks.on_train_end(logs=logs)
         last = self._state.with_end(before, stopped=model.stop_training)
-        self._observer.save(replace(last, pinned=True))
+        self._save(replace(last, pinned=True))
 
     def _snapshot(self, epoch: int, batch: int, metrics: dict[str, Any]) -> Any:
         return self._state.snapshot(self.number, epoch, batch, self.step, metrics)
+
+    def _save(self, snapshot: Any) -> None:
+        self._observer.save(snapshot, self._state.uncaptured)

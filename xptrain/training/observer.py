@@ -99,8 +99,19 @@ class Observer(Protocol):
     def begin(self, plan: Plan, model: Any, records: Sequence[VariableRecord]) -> Start:
         """Called once, after the model is built and before the callbacks' `on_train_begin`."""
 
-    def ready(self, program: Callable[[], str], uncaptured: Sequence[str], changes: Sequence[Any]) -> None:
-        """Called before the first step, after any restore; `program()` gives the lowered step's digest."""
+    def resumed(self, step: int) -> None:
+        """Called when a checkpoint was written into the model; the hooks before it were repeats."""
+
+    def ready(
+        self, program: Callable[[], str | None], uncaptured: Sequence[str], changes: Sequence[Any]
+    ) -> None:
+        """Called before the first step, after any restore.
+
+        Args:
+            program: Returns the digest of the lowered step; None when the step is not compiled.
+            uncaptured: What moves the fit and cannot be in a checkpoint.
+            changes: Settings of callbacks that differ from those in the checkpoint.
+        """
 
     @property
     def wants_steps(self) -> bool:
@@ -118,8 +129,13 @@ class Observer(Protocol):
             epochs_done: At the end of an epoch, how many of this fit are done; None inside one.
         """
 
-    def save(self, snapshot: Snapshot) -> None:
-        """Called with a snapshot that was due, and with the last one of the fit (pinned)."""
+    def save(self, snapshot: Snapshot, uncaptured: Sequence[str]) -> None:
+        """Called with a snapshot that was due, and with the last one of the fit (pinned).
+
+        Args:
+            snapshot: What to save.
+            uncaptured: What is not in it although it moves the fit.
+        """
 
     def epoch(self, epoch: Epoch) -> None:
         """Called at the end of each epoch, before its snapshot."""
@@ -143,7 +159,12 @@ class NoObserver:
         """Begin at the beginning."""
         return self._start
 
-    def ready(self, program: Callable[[], str], uncaptured: Sequence[str], changes: Sequence[Any]) -> None:
+    def resumed(self, step: int) -> None:
+        """Do nothing."""
+
+    def ready(
+        self, program: Callable[[], str | None], uncaptured: Sequence[str], changes: Sequence[Any]
+    ) -> None:
         """Do nothing."""
 
     def step(self, step: int, logs: Mapping[str, Any]) -> None:
@@ -153,7 +174,7 @@ class NoObserver:
         """Never."""
         return False
 
-    def save(self, snapshot: Snapshot) -> None:
+    def save(self, snapshot: Snapshot, uncaptured: Sequence[str]) -> None:
         """Do nothing."""
 
     def epoch(self, epoch: Epoch) -> None:

@@ -9,11 +9,13 @@ from typing import Any
 from xptrain.errors import ChangedError
 from xptrain.state.callbacks import CallbackStates, SettingChange
 from xptrain.state.capture import capture_variables, own_copy, swap_averages
+from xptrain.state.codec import decode, encode
 from xptrain.state.restore import restore_variables
 from xptrain.state.rng import capture_rng, restore_rng
 from xptrain.state.snapshot import Cursor, Snapshot
 from xptrain.training.keras_backend import variables
 from xptrain.training.keras_backend.live import LiveState
+from xptrain.training.logs import numbers
 
 _HOST = "host/"
 _END = "end/"
@@ -34,6 +36,7 @@ class FitState:
         self.callback_states = CallbackStates(self._callbacks)
         self._last: Mapping[str, Any] = {}
         self._at_snapshot: Mapping[str, Any] = {}
+        self._pairs: Mapping[str, str] = {}
 
     @property
     def uncaptured(self) -> list[str]:
@@ -61,11 +64,11 @@ class FitState:
         self._last = {}
         leaves = self._last = capture_variables(self.records)
         self._at_snapshot = {record.key: record.variable.value for record in self.records}
-        pairs = variables.average_pairs(self._model, self._callbacks)
+        pairs = self._pairs = variables.average_pairs(self._model, self._callbacks)
         host_arrays: dict[str, Any] = {}
         host = {
             "callbacks": self.callback_states.capture(host_arrays),
-            "rng": capture_rng(host_arrays),
+            "rng": _capture_rng(host_arrays),
             "averages_in_model": bool(pairs),
         }
         return Snapshot(
@@ -74,7 +77,7 @@ class FitState:
             # A checkpoint holds the raw weights, also when averages stand in for them now.
             leaves={**swap_averages(leaves, pairs), **host_arrays},
             host=host,
-            metrics=_numbers(metrics or {}),
+            metrics=numbers(metrics or {}),
         )
 
     def with_end(self, before: Snapshot, *, stopped: bool) -> Snapshot:
@@ -92,12 +95,14 @@ class FitState:
         }
         end = {
             "callbacks": self.callback_states.capture(host_arrays),
-            "rng": capture_rng(host_arrays),
+            "rng": _capture_rng(host_arrays),
         }
+        # Exchanged in the snapshot, so that the pair is not what the model holds although it did not change.
+        exchanged = self._pairs.keys() | set(self._pairs.values())
         changed = {
             _END + record.key: own_copy(record.variable.value)
             for record in self.records
-            if record.variable.value is not self._at_snapshot.get(record.key)
+            if record.key in exchanged or record.variable.value is not self._at_snapshot.get(record.key)
         }
         return replace(
             before,
@@ -125,6 +130,7 @@ class FitState:
         self._write(
             restored, {**restored.host, **restored.host["end"], "averages_in_model": False}, changed, ()
         )
+        self._model.stop_training = restored.host["stopped"]
 
     def rescue(self, live: LiveState | None) -> None:
         """Leave the model usable after an error: newest values if they exist, else the last snapshot."""
@@ -160,8 +166,9 @@ class FitState:
         variables.finish_restore(self._model)
         changes = self.callback_states.restore(host["callbacks"], restored.leaves, prepared)
         restore_rng(host["rng"], restored.leaves)
+        variables.set_global_seed(decode(host["rng"]["keras"], restored.leaves))
         return changes
 
 
-def _numbers(logs: Mapping[str, Any]) -> dict[str, float]:
-    return {name: float(value) for name, value in logs.items() if isinstance(value, (int, float))}
+def _capture_rng(host_arrays: dict[str, Any]) -> dict[str, Any]:
+    return {**capture_rng(host_arrays), "keras": encode(variables.global_seed(), host_arrays, "keras.random")}

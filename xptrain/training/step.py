@@ -31,7 +31,6 @@ class Step:
     ) -> None:
         import jax
 
-        self._plain = function
         self.compiled = bool(not model.run_eagerly and model.jit_compile)
         out = None if shardings is None else (None, shardings)
         donated = 0 if donate else ()
@@ -49,11 +48,14 @@ class Step:
             outputs, state = self.call(state, batch)
         return outputs, state
 
-    def program(self, state: Any, batch: Any) -> str:
-        """Return the digest of the lowered program for these shapes (StableHLO text, without locations)."""
-        import jax
+    def program(self, state: Any, batch: Any) -> str | None:
+        """Return the digest of the lowered program for these shapes (StableHLO text, without locations).
 
-        jitted: Any = self.call if self.compiled else jax.jit(self._plain)
+        None when the step is not compiled: tracing it would run the user's Python once more.
+        """
+        if not self.compiled:
+            return None
+        jitted: Any = self.call
         return digest_json(jitted.lower(state, batch).as_text())
 
 

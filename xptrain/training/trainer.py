@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import secrets
 from typing import Any
 
@@ -96,7 +97,8 @@ class Trainer:
         """
         model = self.model
         checks.check_compiled(model, "fit")
-        epochs = checks.capped("max_epochs", epochs) or 0
+        epochs = checks.capped("max_epochs", operator.index(epochs)) or 0
+        initial_epoch = operator.index(initial_epoch)
         if validation_split and validation_data is None:
             (x, y, sample_weight), validation_data = arrays.split_validation(
                 x, y, sample_weight, validation_split
@@ -108,7 +110,7 @@ class Trainer:
             shuffle=shuffle,
             class_weight=class_weight,
             seed=self._seed,
-            first_epoch=kc.initial_epoch(model, initial_epoch),
+            first_epoch=initial_epoch,
         )
         validation = None
         if validation_data is not None:
@@ -123,11 +125,14 @@ class Trainer:
         )
         plan = Plan(
             epochs=epochs,
-            initial_epoch=kc.initial_epoch(model, initial_epoch),
+            initial_epoch=initial_epoch,
             source=source.describe(),
             validation=None if validation is None else validation.describe(),
             settings={
-                "validation_freq": validation_freq,
+                "validation_freq": validation_freq
+                if isinstance(validation_freq, int)
+                else list(validation_freq),
+                "class_weight": {str(k): float(v) for k, v in (class_weight or {}).items()},
                 "steps_per_execution": model.steps_per_execution,
                 "run_eagerly": bool(model.run_eagerly),
                 "jit_compile": bool(model.jit_compile),

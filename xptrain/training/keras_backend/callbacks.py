@@ -85,6 +85,11 @@ def log_tap() -> Any:
     return LogTap()
 
 
-def initial_epoch(model: Any, given: int) -> int:
-    """Return where the epochs begin; `BackupAndRestore` may have set it on the model."""
-    return model._initial_epoch or given
+def initial_epoch(model: Any) -> int | None:
+    """Return the epoch that a callback wants the fit to begin at, or None."""
+    return model._initial_epoch  # type: ignore[no-any-return]
+
+
+def set_initial_epoch(model: Any, epoch: int | None) -> None:
+    """Set what `initial_epoch` returns."""
+    model._initial_epoch = epoch

@@ -51,6 +51,8 @@ class LiveState:
         newest = self._newest
         for name, arrays in zip(self._names, state, strict=True):
             newest[name] = arrays
+        # A callback may have called evaluate or predict, which leave another dict (or none) here.
+        object.__setattr__(self._model, "_jax_state", newest)
         object.__setattr__(self._model, "_jax_state_synced", False)
 
     def attach(self) -> None:

@@ -136,6 +136,26 @@ def hidden_states(model: Any) -> list[str]:
     ]
 
 
+def global_seed() -> Any:
+    """Return the state of Keras's global seed generator, or None while nothing has used it."""
+    from keras.src.backend.common import global_state
+    from keras.src.random.seed_generator import GLOBAL_SEED_GENERATOR
+
+    generator = global_state.get_global_attribute(GLOBAL_SEED_GENERATOR)
+    return None if generator is None else generator.state.value
+
+
+def set_global_seed(state: Any) -> None:
+    """Put Keras's global seed generator where `global_seed` saw it."""
+    from keras.src.backend.common import global_state
+    from keras.src.random import seed_generator
+
+    if state is None:
+        global_state.set_global_attribute(seed_generator.GLOBAL_SEED_GENERATOR, None)
+    else:
+        seed_generator.global_seed_generator().state.assign(state)
+
+
 def finish_restore(model: Any) -> None:
     """Let layers recompute what they derive from their variables (Normalization keeps its mean apart)."""
     for layer in model._flatten_layers():
