@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from xptrain.provenance.secrets import (
     REDACTED,
     is_secret_file,
-    is_secret_name,
     redact_argv,
     redact_mapping,
     redact_text,
 )
+from xptrain.state.secret_names import is_secret_name
 
 ALNUM = string.ascii_letters + string.digits
 KEY = "-----BEGIN RSA PRIVATE KEY-----\n{}\n-----END RSA PRIVATE KEY-----"

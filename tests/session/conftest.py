@@ -18,9 +18,8 @@ from xptrain.tracking.points import points
 
 @pytest.fixture(autouse=True)
 def no_recorder(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_module.recorder, "spawn", lambda *_: None)
-    monkeypatch.setattr(run_module.recorder, "ensure", lambda *_: None)
-    monkeypatch.setattr(run_module.Run, "_wait_for_recorder", lambda self: None)
+    for name in ("start", "keep", "wait"):
+        monkeypatch.setattr(run_module.Delivery, name, lambda self: None)
     monkeypatch.setattr(identity, "PROCESS", identity.Process())
 
 

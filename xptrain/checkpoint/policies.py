@@ -204,6 +204,11 @@ class Policy:
         if len(keeps) > 1:
             raise UsageError("keep() is given twice", expected="at most one", found=repr(keeps))
 
+    @property
+    def wants_steps(self) -> bool:
+        """Whether a checkpoint can be due inside an epoch."""
+        return any(rule.epochs is None for rule in self.rules if isinstance(rule, every))
+
     def due(self, event: SaveEvent) -> bool:
         """Return whether a checkpoint is to be saved at this step boundary."""
         return any(rule.due(event) for rule in self.rules if isinstance(rule, every))

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from xptrain.errors import CheckpointError, CheckpointWriteError
-from xptrain.state.digest import canonical_json, digest_array, digest_json, digest_mapping
+from xptrain.state.digest import digest_array, digest_json, digest_mapping
 from xptrain.state.snapshot import Cursor, Snapshot
 
 FORMAT: Final = 1
@@ -149,7 +149,7 @@ def make_receipt(snapshot: Snapshot, attempt: int, created_ms: int) -> Receipt:
 
 
 def plain(host: Mapping[str, Any]) -> Any:
-    """Return the host state as JSON gives it back: a copy of our own, tuples as lists.
+    """Return the host state as JSON gives it back: a copy of our own, tuples as lists, keys in their order.
 
     Raises:
         CheckpointWriteError: It is not JSON, or a mapping has keys that are not text (JSON would turn
@@ -157,7 +157,8 @@ def plain(host: Mapping[str, Any]) -> Any:
     """
     try:
         _check_keys(host)
-        text = canonical_json(host)
+        # Keys stay in their order: a callback may go by it.
+        text = json.dumps(host, ensure_ascii=False)
         text.encode()
         return json.loads(text)
     except (TypeError, ValueError, RecursionError) as error:
@@ -209,3 +210,8 @@ def _leaf_receipt(path: str, leaf: Any) -> LeafReceipt:
 
 def _encode(value: float) -> float | str:
     return value if math.isfinite(value) else repr(value)
+
+
+def position(cursor: Cursor) -> tuple[int, bool, int, int]:
+    """Return what orders the checkpoints of one step: the end of a fit comes after everything in it."""
+    return cursor.fit, cursor.done, cursor.epoch, cursor.batch

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from xptrain.checkpoint.files import hash_tree
 from xptrain.checkpoint.folder import Folder
-from xptrain.checkpoint.receipts import Loaded, Receipt
+from xptrain.checkpoint.receipts import Loaded, Receipt, position
 from xptrain.errors import CheckpointDamagedError
 
 
@@ -63,12 +63,23 @@ class Recovery:
             self._say("An unreadable line was taken out of the ledger; the step folders say what is there.")
         known, present = self.folder.ledger.entries(), self.folder.steps()
         for step in present:
-            if step not in known:
+            if step in known and self._was_replaced(step, known[step].receipt):
+                # Killed between the rename of the later checkpoint of this step and its ledger entry.
+                self.folder.ledger.gone(step, "deleted")
+                self._admit(step)
+            elif step not in known:
                 self._admit(step)
         for step in sorted(set(known) - set(present)):
             self.folder.ledger.gone(step, "missing")
             self.bad[step] = "its folder is gone"
             self._say(f"The checkpoint of step {step} is gone: {self.folder.folder_of(step)} is missing.")
+
+    def _was_replaced(self, step: int, listed: Receipt) -> bool:
+        try:
+            there = self.folder.receipt_in(step)
+        except CheckpointDamagedError:
+            return False
+        return position(there.cursor) > position(listed.cursor)
 
     def _admit(self, step: int) -> None:
         try:

@@ -19,7 +19,7 @@ from xptrain import faults
 from xptrain.checkpoint.policies import Policy
 from xptrain.checkpoint.problems import write_error
 from xptrain.checkpoint.receipts import Receipt, make_receipt
-from xptrain.errors import XptrainError
+from xptrain.errors import CheckpointWriteError, XptrainError
 from xptrain.state.snapshot import Snapshot
 
 if TYPE_CHECKING:
@@ -139,7 +139,13 @@ class Saver:
         faults.moment("ledger-written", step)
         self._after_commit(receipt)
         for doomed in self.policy.doomed(self.store.folder.receipts()):
-            self.store.delete(doomed)
+            try:
+                self.store.delete(doomed)
+            except CheckpointWriteError as error:
+                # The new checkpoint is safe; the old one is tried again after the next save.
+                warnings.warn(
+                    f"the checkpoint of step {doomed} could not be deleted: {error.found}", stacklevel=2
+                )
 
     def _superseding(self, snapshot: Snapshot) -> Snapshot:
         # A fit's last snapshot has the step of its last epoch's: that epoch's metrics must not get lost.

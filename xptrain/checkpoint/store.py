@@ -34,11 +34,11 @@ from xptrain.checkpoint.folder import HOST_FILE, RECEIPT_FILE, Folder
 from xptrain.checkpoint.leaves import Array, is_key, key_kind, to_host, to_stored
 from xptrain.checkpoint.ledger import Files
 from xptrain.checkpoint.problems import write_error
-from xptrain.checkpoint.receipts import LeafReceipt, Loaded, Receipt, plain, seal
+from xptrain.checkpoint.receipts import LeafReceipt, Loaded, Receipt, plain, position, seal
 from xptrain.checkpoint.recovery import Recovery
 from xptrain.checkpoint.verify import verified
 from xptrain.errors import CheckpointError, CheckpointWriteError, RestoreMismatchError
-from xptrain.state.snapshot import Cursor, Snapshot
+from xptrain.state.snapshot import Snapshot
 
 T = TypeVar("T")
 
@@ -209,7 +209,7 @@ class Store:
         if receipt.step > newest:
             return
         there = self.folder.receipt_in(newest)
-        if receipt.step == newest and _position(receipt.cursor) >= _position(there.cursor):
+        if receipt.step == newest and position(receipt.cursor) >= position(there.cursor):
             return
         raise CheckpointWriteError(
             f"the checkpoint of step {receipt.step} would go back behind the one of step {newest}",
@@ -276,7 +276,3 @@ def _placed(array: Array, leaf: LeafReceipt, targets: Mapping[str, Any]) -> Any:
         )
     # On a CPU device_put lets all replicas share the NumPy buffer, whatever its may_alias says.
     return jnp.array(array, copy=True, device=targets[leaf.path])
-
-
-def _position(cursor: Cursor) -> tuple[int, bool, int, int]:
-    return cursor.fit, cursor.done, cursor.epoch, cursor.batch

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from xptrain.provenance.secrets import is_secret_name, redact_text
+from xptrain.provenance.secrets import redact_text
+from xptrain.state.secret_names import is_secret_name
 
 _MOVERS: Final = re.compile(
     r"""(?x)^(?:

@@ -1,4 +1,4 @@
-"""What a secret looks like: words in names, shapes of values, names of files. Data only.
+"""What a secret looks like: shapes of values, names of files. Data only.
 
 Sources of the value shapes: the public formats documented by each issuer (for example
 https://docs.github.com/en/code-security/secret-scanning/introduction/supported-secret-scanning-patterns).
@@ -8,28 +8,6 @@ from __future__ import annotations
 
 import re
 from typing import Final
-
-
-def _words(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-SECRET_WORDS: Final = _words(
-    "password passwords passwd passphrase passcode secret secrets credential credentials apikey apikeys"
-    " apitoken authtoken accesstoken secretkey privatekey accesskey connectionstring"
-    " auth authorization bearer cookie"
-)
-# A name that ends in one of these is secret, unless the word before it says that it is not one.
-SECRET_ENDINGS: Final = _words("token key pat sas pwd pass tokens keys")
-KEY_OWNERS: Final = _words(
-    "api access secret private auth account encryption signing ssh gpg aws azure gcp google openai hf"
-    " wandb mlflow storage service client master deploy license subscription admin user server"
-    " db database smtp mail root redis postgres mysql mongo"
-)
-HARMLESS_TOKENS: Final = _words(
-    "pad mask cls sep bos eos unk oov start end stop special begin image next last first prefix suffix"
-    " separator newline space per any no num max min class sos go query"
-)
 
 _KEY_BEGIN: Final = r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
 KEY_END: Final = re.compile(r"-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")

@@ -8,26 +8,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
 from pathlib import PurePath
 from typing import Any, Final
 
-from xptrain.provenance.secret_patterns import (
-    HARMLESS_TOKENS,
-    KEY_END,
-    KEY_LINE,
-    KEY_OWNERS,
-    SECRET_ENDINGS,
-    SECRET_FILE,
-    SECRET_FOLDERS,
-    SECRET_WORDS,
-    VALUES,
-)
+from xptrain.provenance.secret_patterns import KEY_END, KEY_LINE, SECRET_FILE, SECRET_FOLDERS, VALUES
+from xptrain.state.secret_names import is_secret_name, is_strong_secret_name
 
 REDACTED: Final = "<redacted>"
 _CODE_SUFFIXES: Final = frozenset({".py", ".pyi", ".pyx", ".ipynb"})
 _NOT_VALUES: Final = frozenset({REDACTED, "none", "null", "true", "false"})
-_WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _NAME = re.compile(r"(?:(?<![\w-])--?)?[A-Za-z_][\w.-]*")
 
 # What may follow a name: brackets, a type, the assignment, line breaks (with a diff's + or -), one call
@@ -53,34 +42,6 @@ _JOINED = re.compile(r"[\s+\\-]{0,40}" + _LITERAL)
 _LISTED = re.compile(r"[\s,+\\-]{0,40}" + _LITERAL)
 # password: hunter2, --password hunter2
 _UNQUOTED = re.compile(r"""["']?(?:[ \t]*[:=][ \t]*|(?P<gap>[ \t]+))(?P<value>[^\s"'`,;&<>()\[\]{}$]+)""")
-
-
-@lru_cache(maxsize=65536)
-def is_secret_name(name: str) -> bool:
-    """Say whether a setting, variable or option of this name holds a secret.
-
-    Args:
-        name: Such as `db_password`, `HF_TOKEN`, `--api-key` or `openaiApiKey`.
-
-    Returns:
-        True for names of secrets; False for words of the trade such as `pad_token` or `max_tokens`.
-
-    Example:
-        >>> [is_secret_name(n) for n in ("HF_TOKEN", "apiKey", "pad_token", "label_key", "max_tokens")]
-        [True, True, False, False, False]
-    """
-    words = [word.lower() for word in _WORDS.findall(name)]
-    if not words:
-        return False
-    if SECRET_WORDS.intersection(words) or "".join(words[-2:]) in SECRET_WORDS:
-        return True
-    last, before = words[-1], words[-2] if len(words) > 1 else ""
-    if last not in SECRET_ENDINGS:
-        return False
-    if last == "token":
-        return before not in HARMLESS_TOKENS
-    shouted = name.strip("-").isupper() and before not in HARMLESS_TOKENS | {"", "public", "primary"}
-    return before in KEY_OWNERS or (shouted and last not in {"tokens", "keys"})
 
 
 def is_secret_file(path: str | PurePath) -> bool:
@@ -171,7 +132,7 @@ def _redact_item(name: str, value: Any, path: str, notes: list[str], secret: boo
         value = bytes(value).decode("utf-8", "replace")
     if value is None or isinstance(value, bool) or value == "":
         return value
-    if secret and (isinstance(value, str) or SECRET_WORDS.intersection(_WORDS.findall(where.lower()))):
+    if secret and (isinstance(value, str) or is_strong_secret_name(where.lower())):
         notes.append(where)
         return REDACTED
     if not isinstance(value, str):

@@ -12,7 +12,7 @@ from xptrain.checkpoint.folder import HOST_FILE, Folder
 from xptrain.checkpoint.lock import RunLock
 from xptrain.checkpoint.policies import Policy, SaveEvent
 from xptrain.checkpoint.receipts import Loaded, Receipt
-from xptrain.errors import XptrainError
+from xptrain.errors import CheckpointNotFoundError, XptrainError
 from xptrain.state.snapshot import Snapshot
 
 if TYPE_CHECKING:
@@ -26,22 +26,29 @@ class Checkpoints:
         folder: The checkpoint folder.
         policy: When to save and what to keep.
         before_commit: Makes the journal durable; called with the step.
+        after_commit: Tells the tracker; called with the receipt of a checkpoint that is visible.
         say: Tells the user a sentence.
     """
 
     def __init__(
-        self, folder: Path, policy: Policy, before_commit: Callable[[int], None], say: Callable[[str], None]
+        self,
+        folder: Path,
+        policy: Policy,
+        before_commit: Callable[[int], None],
+        after_commit: Callable[[Receipt], None],
+        say: Callable[[str], None],
     ) -> None:
         self.folder = folder
         self.lock = RunLock(folder)
         self.attempt = 0
         self._policy = policy
         self._before_commit = before_commit
+        self._after_commit = after_commit
         self._say = say
         self._newest: Loaded | None = None
+        self._newest_fit = -1
         self._searched = False
         self._made: Saver | None = None
-        self.committed: list[Receipt] = []
 
     def acquire(self, above: int) -> int:
         """Take the run's lock; returns the number of this attempt."""
@@ -78,14 +85,23 @@ class Checkpoints:
                 self._newest = self._saver.store.newest_good()
                 for notice in self._saver.store.notices[seen:]:
                     self._say(notice)
-        newest = self._newest
-        if newest is None or newest.receipt.cursor.fit < fit:
+            self._newest_fit = -1 if self._newest is None else self._newest.receipt.cursor.fit
+        if self._newest_fit < fit:
             return None
-        if newest.receipt.cursor.fit == fit:
+        if self._newest_fit == fit:
+            # Handed out once: it would keep a copy of the whole state in memory.
+            newest, self._newest = self._newest, None
             return newest
         for receipt in self._saver.store.folder.receipts():
             if receipt.cursor.fit == fit and receipt.cursor.done:
                 return self._saver.store.load(receipt.step)
+        if any(r.cursor.fit == fit and r.cursor.done for r in self._saver.store.folder.ledger.history()):
+            raise CheckpointNotFoundError(
+                f"the last checkpoint of fit {fit} is gone, and a later fit builds on it",
+                expected="the checkpoint that ended the fit (pinned, never deleted by retention)",
+                found=f"nothing for it in {self.folder}",
+                remedy="put the step's folder back, or start a new run",
+            )
         # It trained no step, or ended in an error that the script caught: it does so again.
         return None
 
@@ -109,26 +125,23 @@ class Checkpoints:
     @property
     def wants_steps(self) -> bool:
         """Whether the policy can want a checkpoint inside an epoch."""
-        return any(
-            getattr(rule, "steps", None) or getattr(rule, "minutes", None) for rule in self._policy.rules
-        )
+        return self._policy.wants_steps
 
     def save(self, snapshot: Snapshot) -> None:
         """Save in the background; raises what an earlier save failed with."""
-        if self._newest is not None and snapshot.cursor.fit < self._newest.receipt.cursor.fit:
+        if snapshot.cursor.fit < self._newest_fit:
             # A fit that is repeated on the way to the newest checkpoint.
             return
         self._saver.submit(snapshot)
 
     def close(self) -> XptrainError | None:
-        """Wait for the saves and give the lock back; returns what a save failed with."""
+        """Wait for the saves; returns what one failed with."""
         failure: XptrainError | None = None
         if self._made is not None:
             try:
                 self._made.close()
             except XptrainError as error:
                 failure = error
-        self.lock.release()
         return failure
 
     @property
@@ -140,7 +153,7 @@ class Checkpoints:
                 self._policy,
                 self.attempt,
                 before_commit=self._fenced_commit,
-                after_commit=self.committed.append,
+                after_commit=self._after_commit,
             )
         return self._made
 

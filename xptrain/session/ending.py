@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from xptrain.errors import TrackerError, XptrainError
+from xptrain.provenance.secrets import redact_text
+from xptrain.tracking import artifacts
+
+if TYPE_CHECKING:
+    from xptrain.session.run import Run
 
 
 def outcome(error: BaseException | None) -> tuple[str, str | None]:
@@ -14,7 +21,7 @@ def outcome(error: BaseException | None) -> tuple[str, str | None]:
     if isinstance(error, SystemExit):
         return "FAILED", f"exit code {error.code}"
     text = str(error).splitlines()[0] if str(error) else ""
-    return "FAILED", f"{type(error).__name__}: {text}"[:500]
+    return "FAILED", f"{type(error).__name__}: {redact_text(text)[0]}"[:500]
 
 
 def fetch(values: list[Any]) -> Any:
@@ -22,3 +29,31 @@ def fetch(values: list[Any]) -> Any:
     import jax
 
     return jax.device_get(values)
+
+
+def tell_the_end(
+    run: Run, status: str, reason: str | None, failure: XptrainError | None
+) -> XptrainError | None:
+    """Journal what is left and the status; returns the first failure, which makes the status FAILED."""
+    try:
+        run.writer.append("tags", values={f"xptrain.attempt.{run.attempt}.to_step": str(run.step)})
+        ledger = run.checkpoints.folder / "ledger.jsonl"
+        if ledger.is_file():
+            run.writer.append("artifact", **artifacts.keep_file(run.folder, ledger))
+        run.writer.flush()
+        if run.writer.divergences and run.grade:
+            count = f"{run.writer.divergences} points came out differently"
+            run.grade = run.grade.lower("approximate", count)
+            run.writer.append("tags", values={"xptrain.grade": str(run.grade)})
+    except TrackerError as error:
+        failure = failure or error
+    if failure is not None and status == "FINISHED":
+        status, reason = "FAILED", failure.what
+    run.status = status
+    try:
+        run.writer.append("status", status=status, reason=reason)
+    except TrackerError as error:
+        failure = failure or error
+    finally:
+        run.writer.close()
+    return failure

@@ -41,9 +41,12 @@ class RunObserver:
     def __init__(self, run: Run) -> None:
         self._run = run
         self._fit = 0
-        self._names: dict[str, str] | None = None
+        self._names: dict[str, str] = {}
+        self._seen_keys: frozenset[str] = frozenset()
+        self._is_nested = False
         self._uncaptured: set[str] = set()
-        self._restored: Loaded | None = None
+        self._grade = Grade("exact")
+        self._before: dict[str, Any] | None = None
         self._manifest: dict[str, Any] = {}
         self._differences: list[Difference] = []
         self._epoch_offset = 0
@@ -56,7 +59,7 @@ class RunObserver:
         run = self._run
         self._fit = run.next_fit()
         self._model = model
-        loaded = self._restored = run.checkpoints.for_fit(self._fit)
+        loaded = run.checkpoints.for_fit(self._fit)
         data = fingerprint(plan.data)
         self._manifest = capture_dynamic(
             run.manifest,
@@ -73,9 +76,13 @@ class RunObserver:
         run.hazards = self._manifest["hazards"]
         self._manifest["data_note"] = data.note
         self._manifest["model"] = dict(plan.model)
-        before = run.manifests.last(run.attempt, self._fit)
+        # What the checkpoint was made under counts, not what a later attempt without one trained under.
+        newer = run.attempt if loaded is None else loaded.receipt.attempt + 1
+        before = self._before = run.manifests.last(newer, self._fit)
         if before is not None:
             self._differences = known_now(compare(before, self._manifest))
+            if "grade" in before and loaded is not None:
+                self._grade = Grade.from_json(before["grade"])
         extend = False
         if loaded is not None:
             extend = self._check_epochs(plan, loaded)
@@ -91,12 +98,13 @@ class RunObserver:
             run.next_epoch = receipt.cursor.epoch + self._epoch_offset
             if receipt.cursor.done and not extend:
                 run.step = receipt.step
+                self._merge_grade(self._grade)
             else:
                 # Hooks that run again before the state is written: what they log was logged already.
                 run.is_repeating = True
-        elif run.attempt > 1 and not run.resumed_from:
-            say(f"run {run.key}, attempt {run.attempt}: no checkpoint yet, starting at step 0")
-            self._note_start(0)
+        elif run.attempt > 1 and run.resumed_from is None:
+            say(f"run {run.key}, attempt {run.attempt}: no checkpoint yet, starting at step {step}")
+            self._note_start(step)
         self._first_step = step if loaded is None else -1
         return Start(fit=self._fit, step=step, seed=run.seed, restored=restored, extend=extend)
 
@@ -108,13 +116,11 @@ class RunObserver:
         self, program: Callable[[], str | None], uncaptured: Sequence[str], changes: Sequence[Any]
     ) -> None:
         """Compare the compiled program, grade the run, and record the attempt's manifest."""
-        run = self._run
         lowered = program()
         self._manifest["program"] = {} if lowered is None else {"train": lowered}
         self._uncaptured = set(uncaptured)
-        before = run.manifests.last(run.attempt, self._fit)
-        if before is not None and "program" in before:
-            self._differences = compare(before, self._manifest)
+        if self._before is not None and "program" in self._before:
+            self._differences = compare(self._before, self._manifest)
         self._differences += [
             Difference(
                 "callbacks",
@@ -126,7 +132,8 @@ class RunObserver:
             )
             for c in changes
         ]
-        grade = self._admit(uncaptured)
+        # A grade never rises again: the steps before this attempt are part of the run.
+        grade = self._admit(uncaptured).lower(self._grade.level, *self._grade.reasons)
         told = [difference for difference in self._differences if difference.severity == "tell"]
         if self._differences:
             say("changed since the run was started:\n" + difference_table(self._differences))
@@ -140,13 +147,15 @@ class RunObserver:
         if run.checkpoints.fenced.is_set():
             run.checkpoints.lock.check()
         run.step = step
-        if self._names is None or len(self._names) != len(logs):
+        if logs.keys() != self._seen_keys:
+            # Rare, so that a step pays for one comparison: which entries are numbers, and all of them flat?
+            self._seen_keys = frozenset(logs)
             self._names = {name: f"batch/{name}" for name, value in logs.items() if is_number(value)}
-        try:
-            values = {label: logs[name] for name, label in self._names.items()}
-        except KeyError:
-            self._names = None
+            self._is_nested = any(isinstance(value, Mapping) for value in logs.values())
+        if self._is_nested:
             values = {f"batch/{name}": value for name, value in flat(logs) if is_number(value)}
+        else:
+            values = {label: logs[name] for name, label in self._names.items()}
         run.writer.log_device(step, values)
 
     def due(self, step: int, steps_done: int, epochs_done: int | None = None) -> bool:
@@ -181,10 +190,15 @@ class RunObserver:
         run.writer.log(number, values, volatile=_VOLATILE)
         self._tag_attempt("to_step", epoch.step)
 
+    def _merge_grade(self, grade: Grade) -> None:
+        run = self._run
+        run.grade = grade if run.grade is None else run.grade.lower(grade.level, *grade.reasons)
+
     def _lower(self, reasons: list[str]) -> None:
         """Lower the grade while training: the grade claims only what holds."""
         run = self._run
-        run.grade = run.grade.lower("approximate", *reasons)
+        self._merge_grade(Grade("approximate", tuple(reasons)))
+        assert run.grade is not None
         run.writer.append("tags", values={"xptrain.grade": str(run.grade)})
         say(f"run {run.key}: {run.grade}")
         require(run.grade, run.settings.exactness)
@@ -242,7 +256,7 @@ class RunObserver:
         run, manifest = self._run, self._manifest
         path = run.manifests.write(manifest, run.attempt, self._fit)
         run.keep_text(path.read_text(), path.name, "manifest")
-        run.grade = grade if self._fit == 0 else run.grade.lower(grade.level, *grade.reasons)
+        self._merge_grade(grade)
         layout = json.dumps(manifest["variables"], indent=1)
         suffix = f"-fit-{self._fit}" if self._fit else ""
         if run.attempt == 1 or changed:

@@ -91,5 +91,5 @@ def automatic_id(settings: Settings) -> str | None:
         return None
     job = next((os.environ[name] for name in _JOB_IDS if os.environ.get(name)), None)
     script = sys.argv[0] if sys.argv else ""
-    parts = [job] if job else [settings.experiment, settings.config, str(Path(script).absolute())]
+    parts = [settings.experiment, str(Path(script).absolute()), job or settings.config]
     return hashlib.blake2s(canonical_json([*parts, PROCESS.opened]).encode(), digest_size=4).hexdigest()

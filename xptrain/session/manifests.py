@@ -34,7 +34,7 @@ class Manifests:
         no attempt trained yet.
 
         Args:
-            before: Number of the attempt that compares.
+            before: Number that the attempt must be below.
             fit: Number of the fit.
         """
         found = None

@@ -28,7 +28,7 @@ class Recorded:
 
     step: int
     writer: PointWriter
-    _folder: RunFolder
+    folder: RunFolder
 
     def __init__(self) -> None:
         self._state = RunState.NEW
@@ -94,7 +94,7 @@ class Recorded:
         buffer = io.BytesIO()
         folder, _, name = path.rpartition("/")
         figure.savefig(buffer, format=name.rpartition(".")[2] or "png")
-        self.writer.append("artifact", **artifacts.keep_bytes(self._folder, buffer.getvalue(), name, folder))
+        self.writer.append("artifact", **artifacts.keep_bytes(self.folder, buffer.getvalue(), name, folder))
 
     def log_artifact(self, file: str | os.PathLike[str], path: str = "") -> None:
         """Record a file or folder; it is copied before this returns.
@@ -110,7 +110,7 @@ class Recorded:
             >>> run.log_artifact("labels.txt")  # doctest: +SKIP
         """
         self.check_open()
-        self.writer.append("artifact", **artifacts.keep_file(self._folder, Path(file), path))
+        self.writer.append("artifact", **artifacts.keep_file(self.folder, Path(file), path))
 
     def set_tags(self, tags: Mapping[str, Any]) -> None:
         """Set MLflow tags.
@@ -132,7 +132,7 @@ class Recorded:
             name: Its file name.
             path: Its folder in the run's artifacts, "" for the top.
         """
-        self.writer.append("artifact", **artifacts.keep_bytes(self._folder, text.encode(), name, path))
+        self.writer.append("artifact", **artifacts.keep_bytes(self.folder, text.encode(), name, path))
 
     def check_open(self) -> None:
         """Raise UsageError unless the run is open."""

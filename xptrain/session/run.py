@@ -4,30 +4,29 @@ from __future__ import annotations
 
 import atexit
 import os
-import time
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from xptrain.checkpoint.receipts import Receipt
 from xptrain.errors import FencedError, UsageError, XptrainError
 from xptrain.provenance.grade import Grade
 from xptrain.session import identity, opening, readable
 from xptrain.session.checkpoints import Checkpoints
 from xptrain.session.config import Config
-from xptrain.session.ending import fetch, outcome
+from xptrain.session.delivery import Delivery
+from xptrain.session.ending import fetch, outcome, tell_the_end
 from xptrain.session.fitting import RunObserver
 from xptrain.session.manifests import Manifests
 from xptrain.session.recorded import Recorded, RunState
 from xptrain.session.settings import Settings
 from xptrain.state.rng import seed_everything
-from xptrain.tracking import processes, recorder
+from xptrain.tracking import processes
 from xptrain.tracking.journal import Journal
 from xptrain.tracking.points import PointIndex
 from xptrain.tracking.recording import PointWriter
 from xptrain.training.keras_backend.checks import check_backend
 from xptrain.training.trainer import Trainer
-
-_WAIT_FOR_RECORDER_S = 15.0
 
 
 class Run(Recorded):
@@ -40,7 +39,8 @@ class Run(Recorded):
         config: The recorded config, read with attributes.
         seed: The run's seed.
         attempt: Number of this process execution of the run, from 1.
-        grade: How exact the run is; known at the first fit.
+        grade: How exact the run is; None before the first fit.
+        status: RUNNING, FINISHED, FAILED or KILLED.
 
     Example:
         >>> run = xptrain.run("digits").start()  # doctest: +SKIP
@@ -54,7 +54,7 @@ class Run(Recorded):
         self.config = Config(settings.config or {})
         self.seed = settings.seed or 0
         self.attempt = 0
-        self.grade = Grade("exact")
+        self.grade: Grade | None = None
         self.step = 0
         self.next_epoch = 0
         self.resumed_from: int | None = None
@@ -63,7 +63,8 @@ class Run(Recorded):
         self.manifests: Manifests
         self.checkpoints: Checkpoints
         self._fits = 0
-        self._status = "RUNNING"
+        self.status = "RUNNING"
+        self._opened_writer = False
         self._owner = 0
 
     # --- life ------------------------------------------------------------------------------------
@@ -87,15 +88,21 @@ class Run(Recorded):
             raise UsageError("this run cannot be started", found=self._state.value)
         check_backend()
         found = opening.find_or_create(self.settings)
-        self._folder = found.folder
+        self.folder = found.folder
         self.manifests = Manifests(found.folder.path)
         self.checkpoints = Checkpoints(
-            Path(found.folder.info.checkpoint_dir), self.settings.policy, self._make_durable, readable.say
+            Path(found.folder.info.checkpoint_dir),
+            self.settings.policy,
+            self._make_durable,
+            self._tell_checkpoint,
+            readable.say,
         )
         self.attempt = self.checkpoints.acquire(above=found.attempts)
         try:
             self._open(found)
-        except BaseException:
+        except BaseException as error:
+            if self._opened_writer:
+                tell_the_end(self, *outcome(error), None)
             self.checkpoints.lock.release()
             raise
         return self
@@ -108,6 +115,7 @@ class Run(Recorded):
         position = self.checkpoints.journal_position() if found.resumed else 0
         index = PointIndex.from_journal(found.folder.journal, position)
         self.writer = PointWriter(journal, index, fetch=fetch)
+        self._opened_writer = True
         pid, started = processes.own()
         self.writer.append(
             "attempt",
@@ -136,8 +144,8 @@ class Run(Recorded):
             parent, _, file = path.rpartition("/")
             target = parent if self.attempt == 1 else f"attempt-{self.attempt}/{parent}".rstrip("/")
             self.keep_text(text, file, target)
-        self._uri = found.uri
-        recorder.spawn(found.folder, self._uri)
+        self._delivery = Delivery(found.folder, found.uri)
+        self._delivery.start()
         seed_everything(self.seed)
         identity.PROCESS.count()
         self._state, self._owner = RunState.OPEN, os.getpid()
@@ -165,31 +173,21 @@ class Run(Recorded):
             return
         self._state = RunState.CLOSED
         atexit.unregister(self._at_exit)
-        failure = self.checkpoints.close()
-        if self.checkpoints.fenced.is_set():
-            self._leave_to_the_other(failure)
-        if failure is not None and status == "FINISHED":
-            status, reason = "FAILED", failure.what
-        self._status = status
         try:
-            progress = {f"xptrain.attempt.{self.attempt}.to_step": str(self.step)}
-            self.writer.append("tags", values=progress)
-            self.writer.flush()
-            if self.writer.divergences:
-                self.grade = self.grade.lower(
-                    "approximate", f"{self.writer.divergences} points came out differently"
-                )
-                self.writer.append("tags", values={"xptrain.grade": str(self.grade)})
-            self.writer.append("status", status=status, reason=reason)
+            failure = self.checkpoints.close()
+            if self.checkpoints.fenced.is_set():
+                self._leave_to_the_other(failure)
+            failure = tell_the_end(self, status, reason, failure)
         finally:
-            self.writer.close()
-        self._wait_for_recorder()
+            # Last: nobody else may open the journal while this process still writes to it.
+            self.checkpoints.lock.release()
+        self._delivery.wait()
         if failure is not None:
             raise failure
 
     def _leave_to_the_other(self, failure: XptrainError | None) -> None:
         """End without another word: a later attempt has the run, and its journal."""
-        self._status = "KILLED"
+        self.status = "KILLED"
         self.writer.close()
         raise failure or FencedError(
             "another attempt took this run over; this process wrote nothing more",
@@ -228,7 +226,7 @@ class Run(Recorded):
             >>> run.trainer(model).fit(x, y)  # doctest: +SKIP
         """
         self.check_open()
-        recorder.ensure(self._folder, self._uri)
+        self._delivery.keep()
         return Trainer.observed(model, RunObserver(self), self.seed)
 
     def next_fit(self) -> int:
@@ -256,7 +254,10 @@ class Run(Recorded):
         Example:
             >>> run.fit(model, x, y, epochs=20, batch_size=64)  # doctest: +SKIP
         """
-        return self.trainer(model).fit(*args, **kwargs)
+        try:
+            return self.trainer(model).fit(*args, **kwargs)
+        finally:
+            self.is_repeating = False
 
     def evaluate(self, model: Any, *args: Any, **kwargs: Any) -> Any:
         """Evaluate a model; arguments as for `Trainer.evaluate`. Nothing is recorded.
@@ -296,32 +297,32 @@ class Run(Recorded):
     def key(self) -> str:
         """The run's key: names its folder, and the tag `xptrain.key` in MLflow."""
         self._check_started()
-        return self._folder.key
+        return self.folder.key
 
     @property
     def id(self) -> str:
         """The MLflow run id; waits up to a minute for MLflow to give it."""
         self._check_started()
-        found = self._folder.wait_run_id(60.0)
+        found = self.folder.wait_run_id(60.0)
         if found is None:
             raise UsageError(
                 "MLflow has not given this run an id yet",
-                found=f"no answer from {self._folder.info.tracking_uri}",
+                found=f"no answer from {self.folder.info.tracking_uri}",
                 remedy="use run.key, or start the tracking server; `xptrain sync` delivers what waits",
             )
         return found
 
-    @property
-    def status(self) -> str:
-        """RUNNING, FINISHED, FAILED or KILLED."""
-        return self._status
-
     def __repr__(self) -> str:
-        key = "" if self._state is RunState.NEW else f" {self._folder.key}"
-        return f"<xptrain.Run{key} of {self.settings.experiment!r}: {self._status}, attempt {self.attempt}>"
+        key = "" if self._state is RunState.NEW else f" {self.folder.key}"
+        return f"<xptrain.Run{key} of {self.settings.experiment!r}: {self.status}, attempt {self.attempt}>"
 
     def _make_durable(self, step: int) -> None:
         self.writer.sync()
+
+    def _tell_checkpoint(self, receipt: Receipt) -> None:
+        tag = f"step {receipt.step}, {receipt.digest[:16]}"
+        self.writer.append("tags", values={"xptrain.checkpoint": tag})
+        self._delivery.keep()
 
     def _check_started(self) -> None:
         if self._state is RunState.NEW:
@@ -331,16 +332,3 @@ class Run(Recorded):
         # Forked workers inherit this; only the process that opened the run may close it.
         if os.getpid() == self._owner:
             self.finish("FAILED", "the process ended without finish()")
-
-    def _wait_for_recorder(self) -> None:
-        recorder.ensure(self._folder, self._uri)
-        deadline = time.monotonic() + _WAIT_FOR_RECORDER_S
-        end = self._journal_size()
-        if not self._folder.wait_delivered(end, max(0.0, deadline - time.monotonic())):
-            readable.say(
-                f"run {self.key}: the tracking store does not have everything yet; the recorder goes on, "
-                "and `xptrain sync` delivers what is left"
-            )
-
-    def _journal_size(self) -> int:
-        return self._folder.journal.stat().st_size

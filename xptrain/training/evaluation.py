@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from xptrain.data.source import Source, in_chunks
 from xptrain.training.keras_backend import arrays
 from xptrain.training.keras_backend import callbacks as kc
 from xptrain.training.keras_backend.live import LiveState
 from xptrain.training.step import Step, test_step
+
+# Compiled once a model; `compile` changes nothing in it.
+_predict_steps: WeakKeyDictionary[Any, Step] = WeakKeyDictionary()
 
 
 def evaluate_source(model: Any, source: Source, callbacks: Any) -> dict[str, float]:
@@ -53,7 +57,9 @@ def predict_source(model: Any, source: Source, callbacks: Any) -> Any:
     import jax
     import numpy as np
 
-    step = Step(_predict_step(model), model, None, donate=False)
+    step = _predict_steps.get(model)
+    if step is None or step.compiled != bool(not model.run_eagerly and model.jit_compile):
+        step = _predict_steps[model] = Step(_predict_step(model), model, None, donate=False)
     place = arrays.placer()
     callbacks.on_predict_begin()
     state = ([v.value for v in model.trainable_variables], [v.value for v in model.non_trainable_variables])

@@ -86,9 +86,10 @@ class Fit:
                 if epoch < plan.epochs and self._observer.due(self.step, self._chunk, epoch):
                     self._save(self._snapshot(epoch, 0, tap.logs))
             self._end(epoch, tap.logs)
-        except BaseException:
+        except BaseException as error:
             # The user's own error goes on; the model stays usable.
-            self._state.rescue(self._live)
+            if self._state.rescue(self._live):
+                error.add_note("xptrain: the step had taken its inputs; the model holds the last snapshot")
             raise
         finally:
             self._progress.stop()

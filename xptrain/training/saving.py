@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from xptrain.errors import ChangedError
 from xptrain.state.callbacks import CallbackStates, SettingChange
 from xptrain.state.capture import capture_variables, own_copy, swap_averages
 from xptrain.state.codec import decode, encode
@@ -120,7 +119,6 @@ class FitState:
 
         Raises:
             RestoreMismatchError: If the checkpoint is of another model; then nothing was written.
-            ChangedError: If the callbacks are others; then nothing was written.
         """
         return self._write(restored, restored.host, {}, prepared)
 
@@ -132,16 +130,21 @@ class FitState:
         )
         self._model.stop_training = restored.host["stopped"]
 
-    def rescue(self, live: LiveState | None) -> None:
-        """Leave the model usable after an error: newest values if they exist, else the last snapshot."""
+    def rescue(self, live: LiveState | None) -> bool:
+        """Leave the model usable after an error: newest values if they exist, else the last snapshot.
+
+        Returns:
+            True when it is the last snapshot.
+        """
         if live is None:
-            return
+            return False
         if live.lost:
             live.forget()
             for record in self.records:
                 record.variable.assign(own_copy(self._last[record.key]))
-        else:
-            live.close()
+            return True
+        live.close()
+        return False
 
     def _write(
         self,
@@ -150,21 +153,14 @@ class FitState:
         changed: Mapping[str, Any],
         prepared: Sequence[Any],
     ) -> list[SettingChange]:
-        expected = [entry["class"] for entry in host["callbacks"]]
-        if expected != self.callback_states.names:
-            raise ChangedError(
-                "the callbacks of this fit are not those the run was started with",
-                expected=", ".join(expected),
-                found=", ".join(self.callback_states.names),
-                remedy="give fit() the same callbacks in the same order",
-            )
+        entries = _matched(host["callbacks"], self.callback_states.names)
         leaves = {key: value for key, value in restored.leaves.items() if not key.startswith((_HOST, _END))}
         leaves.update(changed)
         if host["averages_in_model"]:
             leaves = swap_averages(leaves, variables.all_average_pairs(self._model))
         restore_variables(self.records, leaves)
         variables.finish_restore(self._model)
-        changes = self.callback_states.restore(host["callbacks"], restored.leaves, prepared)
+        changes = self.callback_states.restore(entries, restored.leaves, prepared)
         restore_rng(host["rng"], restored.leaves)
         variables.set_global_seed(decode(host["rng"]["keras"], restored.leaves))
         return changes
@@ -172,3 +168,18 @@ class FitState:
 
 def _capture_rng(host_arrays: dict[str, Any]) -> dict[str, Any]:
     return {**capture_rng(host_arrays), "keras": encode(variables.global_seed(), host_arrays, "keras.random")}
+
+
+def _matched(entries: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[Mapping[str, Any]]:
+    """Return one entry for each callback: the next of its class, or an empty one for a callback that is new.
+
+    Whoever watches the fit has refused other callbacks, unless the user allowed them.
+    """
+    left = list(entries)
+    matched: list[Mapping[str, Any]] = []
+    for name in names:
+        entry = next((entry for entry in left if entry["class"] == name), None)
+        if entry is not None:
+            left.remove(entry)
+        matched.append(entry or {"class": name, "settings": {}, "state": {}})
+    return matched

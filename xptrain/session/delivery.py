@@ -1,0 +1,54 @@
+"""The recorder of a run, as the training process sees it: started, kept alive, waited for at the end."""
+
+from __future__ import annotations
+
+from xptrain.errors import TrackerError
+from xptrain.session.readable import say
+from xptrain.tracking import recorder
+from xptrain.tracking.folder import RunFolder
+
+_PATIENCE_S = 15.0
+
+
+class Delivery:
+    """Keeps a recorder beside this process.
+
+    Args:
+        folder: The run.
+        uri: Complete tracking URI, passwords included.
+    """
+
+    def __init__(self, folder: RunFolder, uri: str) -> None:
+        self._folder = folder
+        self._uri = uri
+
+    def start(self) -> None:
+        """Start the recorder.
+
+        Raises:
+            TrackerError: If it cannot be started.
+        """
+        try:
+            recorder.spawn(self._folder, self._uri)
+        except OSError as error:
+            raise TrackerError(
+                "the recorder, which sends the run to MLflow, cannot be started",
+                found=str(error),
+                remedy=f"make {self._folder.path} writable and leave room for one more process",
+            ) from error
+
+    def keep(self) -> None:
+        """Start the recorder again if it died; training goes on either way."""
+        try:
+            recorder.ensure(self._folder, self._uri)
+        except OSError as error:
+            say(f"the recorder cannot be started ({error}); `xptrain sync` delivers later")
+
+    def wait(self) -> None:
+        """Give the recorder a moment to deliver the end of the journal, and say when that was too short."""
+        self.keep()
+        if not self._folder.wait_delivered(self._folder.journal.stat().st_size, _PATIENCE_S):
+            say(
+                f"run {self._folder.key}: the tracking store does not have everything yet; the recorder goes "
+                "on, and `xptrain sync` delivers what is left"
+            )
