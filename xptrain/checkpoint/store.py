@@ -215,7 +215,7 @@ class Store:
             f"the checkpoint of step {receipt.step} would go back behind the one of step {newest}",
             expected=f"a step after {newest}, or a later position at it",
             found=f"{receipt.cursor} at step {receipt.step}, and {there.cursor} by attempt {there.attempt}",
-            remedy="resume from the newest checkpoint, or fork the run at an earlier one",
+            remedy="resume from the newest checkpoint, or start a new run",
         )
 
 

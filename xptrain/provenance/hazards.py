@@ -171,7 +171,7 @@ HAZARDS: Final = (
     Hazard(
         "gpu-nondeterministic-ops",
         "scatters, convolutions and products on a GPU may differ from call to call",
-        "run(deterministic=True) or XLA_FLAGS=--xla_gpu_deterministic_ops=true, before JAX starts",
+        "XLA_FLAGS=--xla_gpu_deterministic_ops=true, set before JAX starts",
         "https://github.com/jax-ml/jax/issues/13672, https://github.com/openxla/xla/pull/15229",
         _gpu_ops,
     ),
