@@ -7,6 +7,7 @@ import subprocess
 import sys
 import venv
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -64,6 +65,22 @@ def test_no_credentials_and_no_registry_host(site: Path) -> None:
 def test_the_first_of_two_on_the_path_is_the_one_imported(site: Path, tmp_path: Path) -> None:
     install(tmp_path, "numpy", "9.9")
     assert capture_packages([str(tmp_path), str(site)])["installed"]["numpy"] == "9.9"
+
+
+def test_a_broken_left_over_is_passed_over_also_by_the_backport(
+    site: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import importlib.metadata
+
+    class Broken(importlib.metadata.PathDistribution):
+        @property
+        def metadata(self) -> Any:
+            raise FileNotFoundError("No package metadata was found.")
+
+    whole = list(importlib.metadata.distributions(path=[str(site)]))
+    broken = Broken(site / "~umpy-1.0.dist-info")
+    monkeypatch.setattr(importlib.metadata, "distributions", lambda **_: [broken, *whole])
+    assert capture_packages([str(site)])["installed"]["my-pkg"] == "0.3"
 
 
 def test_this_environment() -> None:

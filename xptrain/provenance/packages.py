@@ -39,7 +39,7 @@ def capture_packages(paths: Iterable[str] | None = None) -> dict[str, Any]:
     """
     found: dict[str, tuple[str, str]] = {}
     for distribution in importlib.metadata.distributions(path=list(sys.path if paths is None else paths)):
-        meta_name = distribution.metadata["Name"]
+        meta_name = _name(distribution)
         # Left-overs of broken uninstalls have no name; the first one on the path is the one imported.
         if meta_name and distribution.version and normal_name(meta_name) not in found:
             mark = _mark(distribution.read_text("direct_url.json"))
@@ -51,6 +51,14 @@ def capture_packages(paths: Iterable[str] | None = None) -> dict[str, Any]:
         "bit_movers": bit_movers(installed),
         "requirements": requirements_text(found),
     }
+
+
+def _name(distribution: importlib.metadata.Distribution) -> str | None:
+    try:
+        return distribution.metadata["Name"]
+    except FileNotFoundError:
+        # The importlib_metadata backport, once a library loads it, raises where Python returns None.
+        return None
 
 
 def bit_movers(installed: Mapping[str, str]) -> dict[str, str]:
