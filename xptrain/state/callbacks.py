@@ -1,33 +1,47 @@
 """States of callbacks: what each one has gathered, kept apart from how it was set up.
 
-A callback with `get_state`/`set_state` speaks for itself. Of any other one, the plain attributes are kept.
-An attribute named like a constructor argument that still has its first value is a setting: it is compared,
-never overwritten.
+A callback with `get_state`/`set_state` speaks for itself. Of any other one, the attributes are kept, and the
+variables that its functions close over. What still is as the script gave it is a setting: it is compared,
+never overwritten by an older one. Secrets are left out by their names.
 """
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Mapping, MutableMapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+import warnings
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
-from xptrain.state.codec import Unencodable, decode, encode
-from xptrain.state.digest import digest_array, digest_json
+from xptrain.errors import RestoreMismatchError
+from xptrain.state import csv_files
+from xptrain.state.anchors import Anchors
+from xptrain.state.codec import decode, encode
+from xptrain.state.entries import beginning, decode_slots, encode_slots, note_begun
+from xptrain.state.graph_decoder import GraphDecoder
+from xptrain.state.graph_encoder import GraphEncoder
+from xptrain.state.known import Known
+from xptrain.state.settings import SettingChange, changed
+from xptrain.state.slots import is_csv_logger, slots_of
 
-# Set by Keras for every callback, or bound to this process and its open files.
-_FOREIGN = frozenset({"_model", "params", "csv_file", "writer", "append_header"})
+__all__ = ["CallbackStates", "Decoded", "SettingChange"]
 
 
-@dataclass(frozen=True)
-class SettingChange:
-    """A constructor setting of a callback that differs from the one in the checkpoint."""
+@dataclass
+class Decoded:
+    """States that are ready to be written.
 
-    callback: str
-    name: str
-    before: str
-    after: str
+    Args:
+        changes: Settings that differ from the checkpoint's.
+        places: What puts objects in their places, with the callback that each is about.
+        contents: What gives all objects their contents.
+        hooks: What runs code of a callback, or touches a file of it.
+    """
+
+    contents: Callable[[], None]
+    changes: list[SettingChange] = field(default_factory=list)
+    places: list[tuple[str, Callable[[], Any]]] = field(default_factory=list)
+    hooks: list[tuple[str, Callable[[], Any]]] = field(default_factory=list)
 
 
 class CallbackStates:
@@ -40,7 +54,10 @@ class CallbackStates:
 
     def __init__(self, callbacks: Sequence[Any]) -> None:
         self._callbacks = list(callbacks)
-        self._settings = [_settings(callback) for callback in self._callbacks]
+        self._known = Known(self._callbacks)
+        self._beginnings = [beginning(callback, self._known) for callback in self._callbacks]
+        self._begun: Anchors | None = None
+        self._shared_files: set[int] = set()
         self.uncaptured: list[str] = []
 
     @property
@@ -48,23 +65,38 @@ class CallbackStates:
         """Class names of the callbacks, in order."""
         return [_name(callback) for callback in self._callbacks]
 
+    def begin(self) -> Anchors:
+        """Note which objects are there; call it right after `on_train_begin`, else the first use does."""
+        if self._begun is None:
+            self._begun = Anchors(self._known)
+            for i, callback in enumerate(self._callbacks):
+                note_begun(callback, self._beginnings[i])
+                for slot in slots_of(callback):
+                    self._begun.add(f"{i}:{slot.name}", slot.get())
+        return self._begun
+
     def capture(self, arrays: MutableMapping[str, Any]) -> list[dict[str, Any]]:
         """Return the states as JSON data and note in `uncaptured` what could not be stored.
 
         Args:
             arrays: Receives arrays, as in `codec.encode`.
         """
+        encoder = GraphEncoder(self.begin(), arrays, self._known.is_untouched)
         self.uncaptured = []
         captured = []
-        for callback, settings in zip(self._callbacks, self._settings, strict=True):
-            entry: dict[str, Any] = {"class": _name(callback), "settings": settings}
-            if hasattr(callback, "get_state") and hasattr(callback, "set_state"):
-                entry["own"] = encode(callback.get_state(), arrays, f"{_name(callback)}.get_state()")
+        for i, (callback, begun) in enumerate(zip(self._callbacks, self._beginnings, strict=True)):
+            name = _name(callback)
+            settings = {key: s.text for key, s in begun.settings.items() if "{" not in key}
+            entry: dict[str, Any] = {"class": name, "index": i, "settings": settings}
+            if _speaks_for_itself(callback):
+                entry["own"] = encode(callback.get_state(), arrays, f"{name}.get_state()")
             else:
-                entry["state"] = self._plain_state(callback, settings, arrays)
-            if _is_csv_logger(callback) and callback.csv_file and not callback.csv_file.closed:
+                entry |= encode_slots(
+                    i, callback, begun, encoder, self._known, partial(_add, self.uncaptured, name)
+                )
+            if is_csv_logger(callback) and callback.csv_file and not callback.csv_file.closed:
                 callback.csv_file.flush()
-                entry["csv"] = {"offset": callback.csv_file.tell()}
+                entry["csv"] = csv_files.mark(callback.filename, callback.csv_file.tell())
             captured.append(entry)
         return captured
 
@@ -73,116 +105,126 @@ class CallbackStates:
 
         `CSVLogger` would empty its file there, unless it appends.
         """
-        loggers = [c for c in self._callbacks if _is_csv_logger(c) and not c.append] if resuming else []
+        loggers = [c for c in self._callbacks if is_csv_logger(c) and not c.append] if resuming else []
         for logger in loggers:
             logger.append = True
         return loggers
 
-    def restore(
-        self, entries: Sequence[Mapping[str, Any]], arrays: Mapping[str, Any], prepared: Sequence[Any] = ()
-    ) -> list[SettingChange]:
-        """Give each callback its state back; returns the settings that differ now.
+    def decode(
+        self, entries: Sequence[Mapping[str, Any]], arrays: Mapping[str, Any], *, strict: bool = True
+    ) -> Decoded:
+        """Return the states ready to be written by `apply`; nothing is written before.
 
         Args:
-            entries: What `capture` returned.
+            entries: What `capture` returned, in the order of the callbacks now.
             arrays: The arrays it set aside.
-            prepared: What `prepare` returned.
+            strict: False to leave alone what does not fit, with a warning: for a fit that is finished.
 
         Raises:
             ValueError: If the callbacks are not the ones that were captured; `names` and the entries'
                 `class` tell which.
+            RestoreMismatchError: If an object that is to be filled is not there, or is another.
         """
         if [entry["class"] for entry in entries] != self.names:
             raise ValueError("the callbacks differ from those in the checkpoint")
-        changes: list[SettingChange] = []
-        for callback, entry, settings in zip(self._callbacks, entries, self._settings, strict=True):
-            changes += _changed(_name(callback), entry["settings"], settings)
-            if "own" in entry:
-                callback.set_state(decode(entry["own"], arrays))
-            for name, value in entry.get("state", {}).items():
-                setattr(callback, name, decode(value, arrays))
+        moved = {str(entry["index"]): str(i) for i, entry in enumerate(entries) if "index" in entry}
+        states = [entry.get("state", {}) for entry in entries]
+        decoder = GraphDecoder(self.begin(), arrays, states, partial(_place, moved))
+        problems: list[str] = []
+        decoded = Decoded(decoder.fill)
+        for callback, entry, begun in zip(self._callbacks, entries, self._beginnings, strict=True):
+            name = _name(callback)
+            settings = {key: setting.text for key, setting in begun.settings.items()}
+            decoded.changes += changed(name, entry["settings"], settings)
+            writes = decode_slots(callback, begun, entry, decoder, partial(_add, problems, name))
+            decoded.places += [(name, write) for write in writes]
+            if "own" in entry and _speaks_for_itself(callback):
+                decoded.hooks.append((name, partial(callback.set_state, decode(entry["own"], arrays))))
             if entry.get("csv"):
-                _cut_back(callback, entry["csv"]["offset"])
+                decoded.hooks.append((name, partial(self._cut_back, callback, entry["csv"])))
+        if problems and strict:
+            raise RestoreMismatchError(
+                "the checkpoint does not fit these callbacks; nothing was written into them",
+                expected="the objects that the callbacks had when the fit began",
+                found="\n            ".join(problems),
+                remedy="give fit() the callbacks as the run did, or start a new run",
+            )
+        for text in problems:
+            warnings.warn(f"not restored: {text}", stacklevel=2)
+        return decoded
+
+    def apply(self, decoded: Decoded, prepared: Sequence[Any] = ()) -> list[SettingChange]:
+        """Write what `decode` made ready; returns the settings that differ now.
+
+        Args:
+            decoded: What `decode` returned.
+            prepared: What `prepare` returned.
+        """
+        user_appends = [c for c in self._callbacks if is_csv_logger(c) and c.append and c not in prepared]
+        self._shared_files = {id(logger) for logger in user_appends}
+        for name, write in [*decoded.places, ("the callbacks", decoded.contents), *decoded.hooks]:
+            try:
+                write()
+            except Exception as error:
+                error.add_note(f"raised while {name} was given its state back")
+                raise
         for logger in prepared:
             logger.append = False
-        return changes
+        return decoded.changes
 
-    def _plain_state(
-        self, callback: Any, settings: Mapping[str, str], arrays: MutableMapping[str, Any]
-    ) -> dict[str, Any]:
-        state = {}
-        parameters = _parameters(type(callback))
-        for name, value in vars(callback).items():
-            if name in _FOREIGN or (name in settings and _digest(value) == settings[name]):
-                continue
-            trial: dict[str, Any] = dict(arrays)
-            try:
-                encoded = encode(value, trial, name)
-            except Unencodable as error:
-                if name not in parameters and not callable(value) and not _is_stock(callback):
-                    self.uncaptured.append(f"{_name(callback)}.{error}")
-                continue
-            arrays.update(trial)
-            state[name] = encoded
-        return state
+    def restore(
+        self, entries: Sequence[Mapping[str, Any]], arrays: Mapping[str, Any], prepared: Sequence[Any] = ()
+    ) -> list[SettingChange]:
+        """`decode` and `apply` in one."""
+        return self.apply(self.decode(entries, arrays), prepared)
+
+    def file_offsets(self) -> list[dict[str, Any]]:
+        """Return where the files that `CSVLogger`s append to end now, before `on_train_begin`.
+
+        An attempt that finds no checkpoint starts again; with these, `cut_files` takes back what the attempt
+        before it has appended.
+        """
+        marks = [
+            (i, csv_files.mark(callback.filename))
+            for i, callback in enumerate(self._callbacks)
+            if is_csv_logger(callback) and callback.append
+        ]
+        return [{"index": i, **mark} for i, mark in marks if mark is not None]
+
+    def cut_files(self, offsets: Sequence[Mapping[str, Any]]) -> None:
+        """Cut files back to where they ended when the run first started; call it before `on_train_begin`.
+
+        Args:
+            offsets: What `file_offsets` returned in the first attempt.
+        """
+        for known in offsets:
+            logger = self._callbacks[known["index"]] if known["index"] < len(self._callbacks) else None
+            if is_csv_logger(logger) and logger is not None and logger.append:
+                csv_files.cut_back(logger.filename, known, is_shared=True)
+
+    def _cut_back(self, logger: Any, known: Mapping[str, Any]) -> None:
+        # The fit of a finished run has no file open.
+        file = logger.csv_file if logger.csv_file and not logger.csv_file.closed else None
+        if file is None:
+            return
+        file.flush()
+        if csv_files.cut_back(logger.filename, known, is_shared=id(logger) in self._shared_files):
+            file.seek(known["offset"])
+            logger.append_header = known["offset"] == 0
 
 
 def _name(callback: Any) -> str:
     return f"{type(callback).__module__}.{type(callback).__qualname__}"
 
 
-def _is_stock(callback: Any) -> bool:
-    return type(callback).__module__.startswith("keras.")
+def _add(problems: list[str], name: str, text: str) -> None:
+    problems.append(f"{name}.{text}")
 
 
-def _is_csv_logger(callback: Any) -> bool:
-    import keras
-
-    return isinstance(callback, keras.callbacks.CSVLogger)
+def _speaks_for_itself(callback: Any) -> bool:
+    return hasattr(callback, "get_state") and hasattr(callback, "set_state")
 
 
-def _parameters(cls: type) -> set[str]:
-    names: set[str] = set()
-    for base in cls.__mro__:
-        if "__init__" in vars(base) and base is not object:
-            names.update(inspect.signature(base.__init__).parameters)  # type: ignore[misc]
-    return names - {"self", "args", "kwargs"}
-
-
-def _settings(callback: Any) -> dict[str, str]:
-    settings = {}
-    for name in sorted(_parameters(type(callback)) & vars(callback).keys()):
-        digest = _digest(getattr(callback, name))
-        if digest is not None:
-            settings[name] = digest
-    return settings
-
-
-def _digest(value: Any) -> str | None:
-    # Short values stand for themselves, so that a change can be shown; long ones by their digest.
-    arrays: dict[str, Any] = {}
-    try:
-        encoded = encode(value, arrays)
-    except Unencodable:
-        return None
-    text = repr(value)
-    if len(text) <= 60 and not arrays:
-        return text
-    return digest_json([encoded, {key: digest_array(array) for key, array in arrays.items()}])
-
-
-def _changed(name: str, before: Mapping[str, str], after: Mapping[str, str]) -> list[SettingChange]:
-    return [
-        SettingChange(name, key, before.get(key, "unset"), after.get(key, "unset"))
-        for key in sorted(before.keys() | after.keys())
-        if key in before and key in after and before[key] != after[key]
-    ]
-
-
-def _cut_back(logger: Any, offset: int) -> None:
-    # Rows after the checkpoint will be written again.
-    logger.csv_file.flush()
-    with Path(logger.filename).open("r+b") as file:
-        file.truncate(offset)
-    logger.csv_file.seek(offset)
-    logger.append_header = offset == 0
+def _place(moved: Mapping[str, str], path: str) -> str:
+    index, _, rest = path.partition(":")
+    return f"{moved.get(index, 'gone')}:{rest}"

@@ -20,6 +20,7 @@ from xptrain.state.capture import own_copy
 from xptrain.state.containers import CONTAINERS, container_of
 
 KIND = "!"
+SCALARS = (type(None), bool, int, float, str)
 _DATES: dict[str, Callable[[str], Any]] = {
     kind.__name__: kind.fromisoformat for kind in (datetime.datetime, datetime.date, datetime.time)
 }
@@ -46,7 +47,8 @@ class Encoder:
 
     def encode(self, value: Any, where: str) -> Any:
         """Return the data of a value and of everything in it."""
-        data = self._around(value, where) if self._around else None
+        ask = self._around is not None and type(value) not in SCALARS
+        data = self._around(value, where) if ask and self._around else None
         return self.plain(value, where) if data is None else data
 
     def plain(self, value: Any, where: str) -> Any:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
+from collections import deque
+from collections.abc import Mapping
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final
 
 
 def _words(text: str) -> frozenset[str]:
@@ -61,3 +64,36 @@ def is_secret_name(name: str) -> bool:
 def is_strong_secret_name(name: str) -> bool:
     """Say whether a name holds a word such as `password`, under which even a number is a secret."""
     return bool(SECRET_WORDS.intersection(word.lower() for word in _WORDS.findall(name)))
+
+
+def holds_secret(name: str, value: Any) -> bool:
+    """Say whether a value of this name, or anything named in it, is a secret.
+
+    Numbers are secrets only under words such as `password`: a `token` may well be counted.
+
+    Example:
+        >>> [holds_secret("api_token", "abc"), holds_secret("args", {"headers": {"Authorization": "x"}})]
+        [True, True]
+    """
+    return _holds_secret(name, value, "", set())
+
+
+def _holds_secret(name: str, value: Any, outside: str, seen: set[int]) -> bool:
+    if value is None or isinstance(value, bool) or id(value) in seen:
+        return False
+    if isinstance(value, (str, bytes)):
+        return bool(value) and (is_secret_name(name) or bool(outside))
+    if isinstance(value, (int, float)):
+        return is_strong_secret_name(name) or is_strong_secret_name(outside)
+    seen.add(id(value))
+    # Everything below a name such as `credentials` is secret, whatever it is called.
+    below = name if is_secret_name(name) else outside
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        value = vars(value) if hasattr(value, "__dict__") else {}
+    if isinstance(value, Mapping):
+        named = [(key if isinstance(key, str) else "", item) for key, item in value.items()]
+        return any(_holds_secret(key, item, below, seen) for key, item in named)
+    if isinstance(value, (list, tuple, set, frozenset, deque)):
+        return any(_holds_secret("", item, below, seen) for item in value)
+    home = type(value).__module__.partition(".")[0]
+    return bool(below) and not callable(value) and home not in ("numpy", "jax", "jaxlib", "keras")
