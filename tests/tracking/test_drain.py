@@ -38,7 +38,7 @@ def test_everything_arrives_in_order_once(home: Path) -> None:
     end = tell_everything(run).end
     done = deliver(run, lambda info: tracker)
     assert (done.offset, done.status, done.run_id) == (end, "FINISHED", f"memory-{run.key}")
-    assert run.delivered == Delivered(end, done.run_id, "FINISHED", False)
+    assert run.delivered == Delivered(end, done.run_id, "FINISHED", False, attempt=1)
     assert tracker.history("loss") == [(step, step / 7) for step in range(2500)]
     assert tracker.history("acc") == [(2, 1.0)] and [s for s, _ in tracker.history("val")] == [1, 2]
     assert tracker.params == {"lr": "0.001", "seed": "0"} and tracker.tags["xptrain.attempt"] == "1"

@@ -132,3 +132,19 @@ def test_artifacts_are_copied_before_the_call_returns(home: Path, tmp_path: Path
         artifacts.keep_bytes(run, b"", "a", "../up")
     with pytest.raises(UsageError, match="plain file name"):
         artifacts.keep_bytes(run, b"", "a/b")
+
+
+def test_waiting_for_delivery_does_not_keep_the_disk_busy(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, looks, now = make_run(home), [0], [0.0]
+    run.acknowledge(Delivered(5, "abc"))
+
+    def sleep(seconds: float) -> None:
+        looks[0] += 1
+        now[0] += seconds
+
+    monkeypatch.setattr(folder.time, "sleep", sleep)
+    monkeypatch.setattr(folder.time, "monotonic", lambda: now[0])
+    assert not run.wait_delivered(6, 15.0)
+    assert looks[0] < 50 and now[0] == pytest.approx(15.0)

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -240,3 +241,68 @@ def test_the_recorder_opens_mlflow_by_its_own_command(stored_home: Path) -> None
     subprocess.run([*command, "--watch-pid", str(DEAD[0]), "--pid-started", "1.0"], check=True, timeout=100)
     assert run.delivered.status == "KILLED"
     assert deliver(run, open_tracker).records == 0
+
+
+def test_an_embedding_program_is_not_taken_for_the_interpreter(
+    stored_home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    other = tmp_path / "uwsgi"
+    other.write_text("#!/bin/sh\nexit 7\n")
+    other.chmod(0o755)
+    real = Path(sys.executable).resolve()
+    for given in (str(other), "", None):
+        monkeypatch.setattr(sys, "executable", given)
+        assert Path(recorder.interpreter()).resolve() == real
+    run = make_run(stored_home)
+    begin(run).append("status", status="FINISHED", reason=None)
+    assert recorder.spawn(run).wait(60) == 0, run.recorder_log.read_text()
+    assert run.delivered.status == "FINISHED"
+    for prefix in ("prefix", "exec_prefix", "base_prefix"):
+        monkeypatch.setattr(sys, prefix, str(tmp_path))
+    with pytest.raises(TrackerError, match="no Python interpreter"):
+        recorder.interpreter()
+
+
+def test_a_recorder_that_cannot_be_started_is_warned_about(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make_run(home)
+
+    def refused(*arguments: object, **options: object) -> None:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(recorder.subprocess, "Popen", refused)
+    with pytest.raises(TrackerError, match=r"(?s)cannot be started.*temporarily unavailable.*xptrain sync"):
+        recorder.spawn(run)
+    with pytest.warns(UserWarning, match="cannot be started"):
+        assert recorder.ensure(run) is False
+
+
+def test_the_recorders_log_does_not_grow_for_ever(
+    home: Path, fast: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = dead_run(home)
+    monkeypatch.setattr(recorder, "LONGEST_LOG", 1000)
+    with run.recorder_log.open("ab") as log:  # as the recorder's own stderr is opened
+        log.write(b"old" * 1000)
+        log.flush()
+        assert Recorder(run, processes.Watched(*DEAD), Down(3)).run() == 0
+        log.write(b"new")
+    assert run.recorder_log.read_bytes() == b"new"
+    assert run.recorder_log.with_name("recorder.log.1").read_bytes() == b"old" * 1000
+
+
+def test_an_error_that_nobody_expected_does_not_end_the_recorder(
+    home: Path, fast: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    down = Down(0)
+    tries: list[int] = []
+
+    def factory(info: RunInfo) -> MemoryTracker:
+        tries.append(1)
+        if len(tries) < 4:
+            raise RuntimeError("a bug")
+        return down(info)
+
+    assert Recorder(dead_run(home), processes.Watched(*DEAD), factory).run() == 0
+    assert down.tracker.status == "KILLED" and "a bug" in caplog.text and "Traceback" in caplog.text

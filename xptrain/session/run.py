@@ -114,7 +114,9 @@ class Run(Recorded):
         self.journal = journal
         position = self.checkpoints.journal_position() if found.resumed else 0
         index = PointIndex.from_journal(found.folder.journal, position)
-        self.writer = PointWriter(journal, index, fetch=fetch)
+        self.writer = PointWriter(
+            journal, index, fetch=fetch, attempt=self.attempt, fenced=self.checkpoints.fenced
+        )
         self._opened_writer = True
         pid, started = processes.own()
         self.writer.append(
@@ -177,7 +179,10 @@ class Run(Recorded):
             failure = self.checkpoints.close()
             if self.checkpoints.fenced.is_set():
                 self._leave_to_the_other(failure)
-            failure = tell_the_end(self, status, reason, failure)
+            try:
+                failure = tell_the_end(self, status, reason, failure)
+            except FencedError as error:
+                self._leave_to_the_other(error)
         finally:
             # Last: nobody else may open the journal while this process still writes to it.
             self.checkpoints.lock.release()

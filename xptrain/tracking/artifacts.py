@@ -10,6 +10,7 @@ from typing import Any
 
 from xptrain.errors import TrackerError, UsageError
 from xptrain.tracking.folder import RunFolder
+from xptrain.tracking.names import readable
 
 
 def keep_file(folder: RunFolder, source: Path, path: str = "") -> dict[str, Any]:
@@ -81,6 +82,7 @@ def _but(home: Path) -> Callable[[str, list[str]], list[str]]:
 
 
 def _place(folder: RunFolder, name: str, path: str) -> Path:
+    name = readable(name)
     if name != Path(name).name or name in ("", ".."):
         raise UsageError("an artifact's name must be a plain file name", found=repr(name))
     if Path(path).is_absolute() or ".." in Path(path).parts:

@@ -47,7 +47,7 @@ class RunState:
 
 
 def run_state(folder: RunFolder) -> RunState:
-    """Read where a run stands.
+    """Read where a run stands; what an earlier attempt says after a later one began does not count.
 
     Args:
         folder: The run.
@@ -65,7 +65,7 @@ def run_state(folder: RunFolder) -> RunState:
             status, reason = "RUNNING", None
         else:
             status, reason = fields["status"], fields.get("reason")
-    last = journal.last(folder.journal)
+    last = journal.last(folder.journal, attempt.attempt if attempt else 0)
     return RunState(attempt, status, reason, _last_ms(last) if last else None)
 
 

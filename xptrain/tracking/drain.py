@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from xptrain.errors import TrackerError
-from xptrain.tracking import journal
+from xptrain.tracking import journal, telling
+from xptrain.tracking.aside import TRIES, leave_out, understood
 from xptrain.tracking.attempts import Attempt, is_live, run_state
 from xptrain.tracking.durable import exclusive, fsync
 from xptrain.tracking.folder import Delivered, RunFolder, RunInfo
-from xptrain.tracking.journal import Record
 from xptrain.tracking.points import Point, points
-from xptrain.tracking.tracker import Dataset, Tracker
+from xptrain.tracking.records import Hearing, Record
+from xptrain.tracking.refusals import Failed, Refused
+from xptrain.tracking.telling import set_tags
+from xptrain.tracking.tracker import Tracker
 
 T = TypeVar("T")
 TrackerFactory = Callable[[RunInfo], Tracker]
@@ -142,16 +145,26 @@ class Drain:
         assert self._tracker is not None
         try:
             return call(self._tracker)
-        except TrackerError:
+        except Exception as error:
             self._run_id = None  # the store may come back as another one: look the run up again
-            raise
+            if isinstance(error, TrackerError):
+                raise
+            kind = TrackerError if isinstance(error, OSError) else Failed
+            raise kind("the tracker failed", found=f"{type(error).__name__}: {error}"[:500]) from error
 
     def _send(self, size: int) -> None:
         waiting: list[Point] = []
         offset = self._told.offset
-        for record, end in journal.read(self._folder.journal, offset, size, self._damaged):
+        hearing = Hearing(self._told.attempt)
+        late: set[int] = set()
+        for record, end in journal.scan(self._folder.journal, offset, size, self._damaged):
+            if not hearing.counts(record):
+                self._late(record, hearing.attempt, late)
+                offset = end
+                continue
+            self._told = replace(self._told, attempt=hearing.attempt)
             if record.kind == "metrics":
-                waiting += points(record)
+                waiting += self._unfolded(record)
                 offset = end
                 self._records += 1
                 if len(waiting) < _BATCH:
@@ -166,97 +179,79 @@ class Drain:
         self._send_points(waiting, offset)
 
     def _send_points(self, waiting: list[Point], offset: int) -> None:
-        if waiting:
-            self._use(lambda tracker: tracker.log_points(waiting))
+        self._each(waiting, lambda some: self._use(lambda tracker: tracker.log_points(some)))
+        if offset > self._told.offset:
             self._acknowledge(offset)
 
     def _tell(self, record: Record) -> None:
-        teller = _TELLERS.get(record.kind)
-        if teller is None:
-            _log.error("a record of the unknown kind %r was left out (a newer xptrain wrote it)", record.kind)
-            return
-        teller(self, record)
+        def tell(part: Record) -> None:
+            with understood():
+                self._told = telling.tell(part, self._folder, self._told, self._use)
 
-    def _attempt(self, record: Record) -> None:
-        fields = record.fields
-        head = f"xptrain.attempt.{fields['attempt']}"
-        tags = {"xptrain.attempt": fields["attempt"], **{f"{head}.{k}": fields[k] for k in ("host", "pid")}}
-        if fields.get("resumed_from") is not None:
-            tags[f"{head}.resumed_from"] = fields["resumed_from"]
-        self._use(lambda tracker: tracker.set_status("RUNNING", None))
-        self._tags({**tags, f"{head}.ms": record.ms})
-        self._told = replace(self._told, status="RUNNING")
-
-    def _params(self, record: Record) -> None:
-        values = _texts(record.fields["values"])
-        changed = self._use(lambda tracker: tracker.log_params(values))
-        self._tags({f"xptrain.changed.{key}": values[key] for key in changed})
-
-    def _tags_record(self, record: Record) -> None:
-        values = dict(record.fields["values"])
-        if self._told.diverged and "xptrain.grade" in values:
-            values["xptrain.grade"] = "approximate"
-        self._tags(values)
-
-    def _artifact(self, record: Record) -> None:
-        file = self._folder.path / record.fields["file"]
-        if file.exists():
-            self._use(lambda tracker: tracker.log_artifact(file, record.fields["path"]))
+        values = record.fields.get("values")
+        if isinstance(values, Mapping):  # params and tags: a bad one must not take its neighbours along
+            fields = record.fields
+            self._each(
+                list(values.items()),
+                lambda some: tell(replace(record, fields={**fields, "values": dict(some)})),
+            )
         else:
-            _log.error("the artifact %s is gone; it was not uploaded", file)
-            self._tags({f"xptrain.missing.{file.name}": record.fields["file"]})
+            self._each([record], lambda some: tell(record))
 
-    def _dataset(self, record: Record) -> None:
-        names = ("name", "digest", "source", "profile", "context")
-        dataset = Dataset(**{name: _text(record.fields.get(name) or "") for name in names})
-        self._use(lambda tracker: tracker.log_dataset(dataset))
+    def _unfolded(self, record: Record) -> list[Point]:
+        found: list[Point] = []
 
-    def _divergence(self, record: Record) -> None:
-        fields = record.fields
-        text = f"{fields['metric']} at step {fields['step']}: {fields['first']}, then {fields['second']}"
-        if fields.get("again"):
-            self._tags({"xptrain.logged_twice": text})
-        elif not self._told.diverged:
-            self._tags({"xptrain.divergence": text, "xptrain.grade": "approximate"})
-            self._told = replace(self._told, diverged=True)
+        def unfold(some: Sequence[Record]) -> None:
+            with understood():
+                found.extend(list(points(record)))
 
-    def _status(self, record: Record) -> None:
-        status, reason = record.fields["status"], record.fields.get("reason")
-        self._tags({"xptrain.reason": reason} if reason else {})
-        self._use(lambda tracker: tracker.set_status(status, record.ms))
-        self._told = replace(self._told, status=status)
+        self._each([record], unfold)
+        return found
+
+    def _late(self, record: Record, newest: int, told: set[int]) -> None:
+        attempt = record.fields["attempt"]
+        if attempt not in told:
+            told.add(attempt)
+            text = f"it went on writing after attempt {newest} had begun; what it wrote was left out"
+            _log.warning("attempt %d: %s", attempt, text)
+            self._tags({f"xptrain.attempt.{attempt}.fenced": text})
+
+    def _each(self, items: Sequence[T], send: Callable[[Sequence[T]], object]) -> None:
+        """Send items; those at which a working store fails again and again are left out.
+
+        Raises:
+            TrackerError: The store cannot be used now, or the items have not failed often enough yet.
+        """
+        try:
+            if items:
+                send(items)
+            return
+        except Refused:
+            pass
+        except Failed:
+            self._told = replace(self._told, tries=self._told.tries + 1)
+            self._folder.acknowledge(self._told)
+            if self._told.tries < TRIES:
+                raise
+        left_out = leave_out(items, send)
+        for item, error in left_out:
+            _log.error("left out, since the store does not take it: %s (%s)", item, error.found)
+        if left_out:
+            item, error = left_out[0]
+            more = f", and {len(left_out) - 1} more (see recorder.log)" if len(left_out) > 1 else ""
+            # Also the proof that the store takes something: when this fails, nothing counts as left out.
+            self._tags({"xptrain.refused": f"{str(item)[:500]}: {error.found or error.what}{more}"})
 
     def _tags(self, values: Mapping[str, Any]) -> None:
-        texts = _texts(values)
-        if texts:
-            self._use(lambda tracker: tracker.set_tags(texts))
+        set_tags(self._use, values)
 
     def _damaged(self, damage: journal.Damage) -> None:
         _log.error("%s", damage)
         self._tags({"xptrain.journal_damaged": f"{damage.size} bytes at offset {damage.offset} were skipped"})
 
     def _acknowledge(self, offset: int) -> None:
-        self._told = replace(self._told, offset=offset)
+        self._told = replace(self._told, offset=offset, tries=0)
         self._folder.acknowledge(self._told)
-
-
-_TELLERS: dict[str, Callable[[Drain, Record], None]] = {
-    "attempt": Drain._attempt,
-    "params": Drain._params,
-    "tags": Drain._tags_record,
-    "artifact": Drain._artifact,
-    "dataset": Drain._dataset,
-    "divergence": Drain._divergence,
-    "status": Drain._status,
-}
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else str(value)
-
-
-def _texts(values: Mapping[str, Any]) -> dict[str, str]:
-    return {key: _text(value) for key, value in values.items()}
 
 
 def deliver(folder: RunFolder, tracker_factory: TrackerFactory) -> Delivery:

@@ -98,12 +98,16 @@ class Delivered:
         run_id: MLflow run id, None before the first contact.
         status: Last status told to the store.
         diverged: True when a divergence was told (only the first one becomes a tag).
+        attempt: The newest attempt that stands in the journal before `offset`.
+        tries: How often the record at `offset` failed although the store answered.
     """
 
     offset: int = 0
     run_id: str | None = None
     status: str | None = None
     diverged: bool = False
+    attempt: int = 0
+    tries: int = 0
 
 
 @dataclass(frozen=True)
@@ -180,6 +184,7 @@ class RunFolder:
         """How far the tracker has the journal; nothing when that is unknown (sending again is harmless)."""
         try:
             found = json.loads(self.delivered_json.read_bytes())
+            found = {"attempt": 0, "tries": 0, **found}  # the first versions did not write these
             return Delivered(**{f.name: found[f.name] for f in fields(Delivered)})
         except FileNotFoundError:
             return Delivered()
@@ -201,10 +206,12 @@ class RunFolder:
     def wait_delivered(self, offset: int, timeout_s: float) -> bool:
         """Wait until the tracker has the journal up to `offset`; False after `timeout_s` seconds."""
         deadline = time.monotonic() + timeout_s
+        pause = 0.02
         while self.delivered.offset < offset:
-            if time.monotonic() >= deadline:
+            if (left := deadline - time.monotonic()) <= 0:
                 return False
-            time.sleep(0.05)
+            time.sleep(min(pause, left))
+            pause = min(0.5, pause * 1.3)
         return True
 
 

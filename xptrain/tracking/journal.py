@@ -2,40 +2,23 @@
 
 from __future__ import annotations
 
-import json
-import math
 import os
 import threading
 import warnings
-import zlib
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from xptrain.errors import TrackerError
 from xptrain.tracking.durable import fsync, fsync_folder, now_ms
+from xptrain.tracking.records import Hearing, Record, decode, encode, plain
 
-_CRC = b',"crc":'
-_TEXT = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
+__all__ = ["Damage", "Journal", "Record", "last", "now_ms", "pick", "plain", "read", "scan", "sound_end"]
+
 _BLOCK = 1 << 16
 _MOST_PENDING = 10_000
-
-
-@dataclass(frozen=True, slots=True)
-class Record:
-    """One line of the journal.
-
-    Args:
-        kind: What it tells (the table in docs/design/rooms.md).
-        ms: When it happened, milliseconds since the epoch.
-        fields: The rest of the line.
-    """
-
-    kind: str
-    ms: int
-    fields: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -50,55 +33,38 @@ class Damage:
         return f"{self.path}: {self.size} damaged bytes at offset {self.offset} were skipped"
 
 
-def plain(value: Any) -> Any:
-    """Turn a value into what JSON can hold: NumPy scalars unwrapped, nan and infinities as text."""
-    if isinstance(value, float):
-        return float(value) if math.isfinite(value) else str(float(value))
-    if value is None or isinstance(value, str | bool | int):
-        return value
-    if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
-    if hasattr(value, "item"):
-        return plain(value.item())
-    raise TypeError(f"{type(value).__name__} cannot be journaled")
-
-
-def encode(kind: str, ms: int, fields: Mapping[str, Any]) -> bytes:
-    """Return the line of a record, with its CRC-32 and newline."""
-    # `kind` stands first so that a reader can pick kinds out of a long journal without parsing it.
-    whole = {"kind": kind, "ms": int(ms), **fields}
-    try:
-        text = _TEXT.encode(whole)
-    except (ValueError, TypeError):  # a NumPy scalar, nan or infinity: rare, and slow to look for first
-        text = _TEXT.encode(plain(whole))
-    body = text.encode()
-    return b"%b%b%d}\n" % (body[:-1], _CRC, zlib.crc32(body))
-
-
-def decode(line: bytes) -> Record | None:
-    """Return the record in a line, or None when the line is torn or damaged."""
-    cut = line.rfind(_CRC)
-    digits = line[cut + len(_CRC) : -2]
-    if cut < 0 or not line.endswith(b"}\n") or not digits.isdigit():
-        return None
-    body = line[:cut] + b"}"
-    if zlib.crc32(body) != int(digits):
-        return None
-    fields = json.loads(body)
-    return Record(fields.pop("kind"), fields.pop("ms"), fields)
-
-
 def warn(damage: Damage) -> None:
     """Tell about damage by a Python warning."""
     warnings.warn(str(damage), stacklevel=3)
 
 
 def read(
+    path: Path,
+    start: int = 0,
+    stop: int | None = None,
+    damaged: Callable[[Damage], None] = warn,
+    hearing: Hearing | None = None,
+) -> Iterator[tuple[Record, int]]:
+    """Read what counts in a journal: the late words of an attempt that lost the run are left out.
+
+    Args:
+        path: As in `scan`, which takes and raises the same.
+        start: As in `scan`.
+        stop: As in `scan`.
+        damaged: As in `scan`.
+        hearing: What was heard before `start`; goes on listening.
+
+    Yields:
+        A record and the position behind it.
+    """
+    hearing = hearing or Hearing()
+    return ((record, end) for record, end in scan(path, start, stop, damaged) if hearing.counts(record))
+
+
+def scan(
     path: Path, start: int = 0, stop: int | None = None, damaged: Callable[[Damage], None] = warn
 ) -> Iterator[tuple[Record, int]]:
-    """Read a journal, also while another process writes it.
+    """Read every record of a journal, also while another process writes it.
 
     Args:
         path: The journal; a missing one has no records.
@@ -148,24 +114,32 @@ def _seek(fd: int, file: Any, start: int, path: Path) -> None:
 
 
 def pick(path: Path, kinds: tuple[str, ...]) -> Iterator[Record]:
-    """Read only some kinds of records, fast (other lines are not parsed)."""
-    heads = tuple(f'{{"kind":"{kind}"'.encode() for kind in kinds)
+    """Read only some kinds of the records that count, fast (other lines are not parsed)."""
+    heads = tuple(f'{{"kind":"{kind}"'.encode() for kind in (*kinds, "attempt"))
+    hearing = Hearing()
     try:
         with path.open("rb") as file:
             for line in file:
-                if line.startswith(heads) and (record := decode(line)) is not None:
+                record = decode(line) if line.startswith(heads) else None
+                if record is not None and hearing.counts(record) and record.kind in kinds:
                     yield record
     except FileNotFoundError:
         return
 
 
-def last(path: Path) -> Record | None:
-    """Return the last whole record of a journal, or None when there is none."""
+def last(path: Path, attempt: int = 0) -> Record | None:
+    """Return the last whole record of a journal that no attempt before `attempt` wrote, or None."""
     if not path.exists():
         return None
     with path.open("rb") as file:
         end = sound_end(file.fileno())
-        return decode(_line(file.fileno(), end)) if end else None
+        while end:
+            line = _line(file.fileno(), end)
+            record = decode(line)
+            if record is not None and record.fields.get("attempt", attempt) >= attempt:
+                return record
+            end -= len(line)
+    return None
 
 
 def sound_end(fd: int) -> int:
@@ -194,9 +168,10 @@ def _line(fd: int, end: int) -> bytes:
 
 
 class Journal:
-    """A journal open for writing, by one process.
+    """A journal open for writing, by one process (and for a moment by one that lost the run unnoticed).
 
-    Whole lines go straight to the system, so they survive a SIGKILL; `sync` makes them survive a power cut.
+    Whole lines go straight to the system, each by one write at the file's end, so they survive a SIGKILL and
+    never mix with those of another process; `sync` makes them survive a power cut.
     When the disk refuses a record, `append` raises once; that record and later ones wait in memory, in
     order, and are tried again before each further one. `sync` and `close` raise while any wait.
 
@@ -220,7 +195,7 @@ class Journal:
         self._named = False
         try:
             self._fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
-            self._end = self._repair()
+            self._end = self._seen = self._repair()
         except OSError as error:
             raise self._failure("cannot be opened for writing", error) from error
 
@@ -229,6 +204,20 @@ class Journal:
         """Position behind the last record."""
         with self._lock:
             return self._end + sum(map(len, self._pending))
+
+    def heard(self) -> list[Record]:
+        """Return what another process has written since this one opened the journal, or asked last.
+
+        Raises:
+            TrackerError: The file cannot be read.
+        """
+        with self._lock:
+            if os.fstat(self._fd).st_size <= self._seen:
+                return []
+            found = list(scan(self.path, self._seen, damaged=lambda damage: None))
+            if found:
+                self._seen = found[-1][1]
+        return [record for record, _ in found]
 
     def append(self, kind: str, ms: int | None = None, **fields: Any) -> int:
         """Add a record.
@@ -281,6 +270,11 @@ class Journal:
                 raise self._failure("is not durable", error) from error
             return self._end
 
+    def discard(self) -> None:
+        """Forget what waits for the disk: it is not to be written any more."""
+        with self._lock:
+            self._pending.clear()
+
     def close(self) -> None:
         """Close the file.
 
@@ -300,8 +294,13 @@ class Journal:
 
     def _write_pending(self) -> None:
         while self._pending:
-            self._write(self._pending[0])
-            self._end += len(self._pending.popleft())
+            line = self._pending[0]
+            self._write(line)
+            self._pending.popleft()
+            # Another process may have written, so the position is what the system says, not our own count.
+            self._end = os.lseek(self._fd, 0, os.SEEK_CUR)
+            if self._seen == self._end - len(line):
+                self._seen = self._end
         self._complained = False
 
     def _write(self, line: bytes) -> None:
@@ -309,15 +308,23 @@ class Journal:
         try:
             while view:
                 view = view[os.write(self._fd, view) :]
+                if view and not self._is_at_end():  # cut short, and another process wrote behind it
+                    view = memoryview(line)
         except OSError:
-            if len(view) < len(line):
-                os.ftruncate(self._fd, self._end)
+            if len(view) < len(line) and self._is_at_end():
+                os.ftruncate(self._fd, os.lseek(self._fd, 0, os.SEEK_CUR) - (len(line) - len(view)))
             raise
 
+    def _is_at_end(self) -> bool:
+        return os.lseek(self._fd, 0, os.SEEK_CUR) == os.fstat(self._fd).st_size
+
     def _repair(self) -> int:
-        size = os.fstat(self._fd).st_size
-        end = sound_end(self._fd)
-        tail = os.pread(self._fd, size - end, end)
+        while True:
+            size = os.fstat(self._fd).st_size
+            end = sound_end(self._fd)
+            tail = os.pread(self._fd, size - end, end)
+            if os.fstat(self._fd).st_size == size:  # else a process that lost the run is still writing
+                break
         if b"\n" in tail:  # more than one interrupted write: keep the evidence
             aside = self.path.with_name(f"{self.path.name}.cut-{now_ms()}")
             aside.write_bytes(tail)

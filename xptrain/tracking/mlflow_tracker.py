@@ -19,17 +19,9 @@ from xptrain.tracking import names
 from xptrain.tracking.durable import exclusive
 from xptrain.tracking.folder import RunInfo
 from xptrain.tracking.points import Point
-from xptrain.tracking.refusals import Refused, explained
+from xptrain.tracking.refusals import Failed, Refused, explained
 from xptrain.tracking.stores import check_sqlite, mask, sqlite_path
 from xptrain.tracking.tracker import Dataset
-
-try:
-    from sqlalchemy.exc import SQLAlchemyError
-except ImportError:  # mlflow-skinny that talks to a server only
-
-    class SQLAlchemyError(Exception):  # type: ignore[no-redef]
-        """Stands in for SQLAlchemy's own; never raised."""
-
 
 # Their tracebacks of database errors would precede our one readable block.
 logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
@@ -103,7 +95,7 @@ class MlflowTracker:
             for key, text in params.items():
                 if len(text) > names.LONGEST_PARAM:
                     file = f"params/{names.allowed(key).replace('/', '.')}.txt"
-                    self._client.log_text(self._run_id, text, file)
+                    self._client.log_text(self._run_id, names.readable(text), file)
             if new:
                 self._params = dict(self._client.get_run(self._run_id).data.params)
         there = {key: self._params.get(name, value) for name, (key, value) in fitting.items()}
@@ -118,6 +110,7 @@ class MlflowTracker:
 
     def log_artifact(self, file: Path, path: str) -> None:
         """Upload a file or folder."""
+        path = names.readable(path)
         with self._translated():
             if file.is_dir():
                 self._client.log_artifacts(self._run_id, str(file), f"{path}/{file.name}".lstrip("/"))
@@ -127,13 +120,14 @@ class MlflowTracker:
     def log_dataset(self, dataset: Dataset) -> None:
         """Add a data set to the run's inputs (MLflow keeps 36 characters of its digest)."""
         entity = MlflowDataset(
-            dataset.name[:500],
-            dataset.digest[:_LONGEST_DATASET_DIGEST],
+            names.readable(dataset.name)[:500],
+            names.readable(dataset.digest)[:_LONGEST_DATASET_DIGEST],
             "xptrain",
-            dataset.source[:_LONGEST_DATASET_TEXT] or "{}",
-            profile=dataset.profile or None,
+            names.readable(dataset.source)[:_LONGEST_DATASET_TEXT] or "{}",
+            profile=names.readable(dataset.profile) or None,
         )
-        context = [InputTag("mlflow.data.context", dataset.context)] if dataset.context else []
+        used_for = names.tag_value(dataset.context)
+        context = [InputTag("mlflow.data.context", used_for)] if used_for else []
         with self._translated():
             self._client.log_inputs(self._run_id, [DatasetInput(entity, context)])
 
@@ -185,15 +179,16 @@ class MlflowTracker:
         return found[0] if found else self._create(experiment_id, info)
 
     def _experiment(self, info: RunInfo) -> str:
-        found = self._client.get_experiment_by_name(info.experiment)
+        name = names.readable(info.experiment)
+        found = self._client.get_experiment_by_name(name)
         if found is None:
             try:
-                created: str = self._client.create_experiment(info.experiment, info.artifact_location)
+                created: str = self._client.create_experiment(name, info.artifact_location)
                 return created
             except MlflowException as error:
                 if error.error_code != "RESOURCE_ALREADY_EXISTS":
                     raise
-                found = self._client.get_experiment_by_name(info.experiment)
+                found = self._client.get_experiment_by_name(name)
         if found.lifecycle_stage != "active":
             raise TrackerError(
                 f"the experiment {info.experiment!r} was deleted in MLflow",
@@ -212,7 +207,8 @@ class MlflowTracker:
             "mlflow.note.content": info.description or "",
         }
         fitting = {key: names.tag_value(text) for key, text in tags.items() if text}
-        return self._client.create_run(experiment_id, info.created_ms, fitting, info.name)
+        name = names.readable(info.name) if info.name else None
+        return self._client.create_run(experiment_id, info.created_ms, fitting, name)
 
     def _each(self, items: Sequence[T], call: Callable[[list[T]], object]) -> None:
         """Send items in one call; when MLflow refuses some of them, send all the others.
@@ -234,7 +230,7 @@ class MlflowTracker:
                     continue
                 refused.append((part[0], error))
                 if len(refused) > _MOST_REFUSED:
-                    raise TrackerError(error.what, found=error.found, remedy="see recorder.log") from error
+                    raise Failed(error.what, found=error.found, remedy="see recorder.log") from error
         for item, refusal in refused:
             _log.error("MLflow refuses %s: %s", item, refusal)
         if refused and not isinstance(refused[0][0], RunTag):
@@ -244,6 +240,8 @@ class MlflowTracker:
     def _translated(self) -> Iterator[None]:
         try:
             yield
-        except (MlflowException, SQLAlchemyError, OSError, ImportError) as error:
+        except TrackerError:
+            raise
+        except Exception as error:  # artifact stores raise their own libraries' errors
             code = getattr(error, "error_code", "")
-            raise explained(mask(self._uri), str(error), code) from error
+            raise explained(mask(self._uri), str(error) or repr(error), code) from error

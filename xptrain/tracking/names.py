@@ -7,7 +7,7 @@ import json
 import posixpath
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from xptrain.tracking.points import Point
@@ -19,6 +19,7 @@ MOST_BYTES = 900_000  # the limit is 1e6 for the whole request
 LONGEST_NAME = 250
 LONGEST_PARAM = 6000
 LONGEST_TAG = 8000
+OURS = "xptrain."
 _DIGEST = 4
 
 T = TypeVar("T")
@@ -27,6 +28,26 @@ T = TypeVar("T")
 def digest(text: str) -> str:
     """Return the BLAKE2b-128 digest of a text as hexadecimal digits."""
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+
+def readable(text: str) -> str:
+    r"""Return text that every store takes: lone surrogates and NUL are written out.
+
+    Example:
+        >>> readable("bad\udc80name")
+        'bad\\udc80name'
+    """
+    return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")
+
+
+def user_tags(tags: Mapping[str, str]) -> dict[str, str]:
+    """Return a user's tags; names that begin like ours get `user.` in front, so that they replace none.
+
+    Example:
+        >>> user_tags({"stage": "baseline", "xptrain.key": "mine"})
+        {'stage': 'baseline', 'user.xptrain.key': 'mine'}
+    """
+    return {f"user.{name}" if name.startswith(OURS) else name: value for name, value in tags.items()}
 
 
 def allowed(name: str) -> str:
@@ -55,6 +76,7 @@ def allowed(name: str) -> str:
 
 def param_value(text: str) -> str:
     """Return a param value that fits; a longer one becomes its digest, so that a changed tail shows."""
+    text = readable(text)
     if len(text) <= LONGEST_PARAM:
         return text
     return f"blake2b:{digest(text)} ({len(text)} characters)"
@@ -62,6 +84,7 @@ def param_value(text: str) -> str:
 
 def tag_value(text: str) -> str:
     """Return a tag value that fits; a longer one is cut and says so."""
+    text = readable(text)
     if len(text) <= LONGEST_TAG:
         return text
     note = f" … [cut: {len(text)} characters, blake2b:{digest(text)}]"

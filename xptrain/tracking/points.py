@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from xptrain.tracking.journal import Record, read
+from xptrain.tracking.records import Hearing
 
 
 class Point(NamedTuple):
@@ -76,7 +77,8 @@ class PointIndex:
     more: its points are then read from the journal once and kept (about 150 bytes a point).
 
     Args:
-        path: The journal that such points are read from.
+        path: The journal that such points are read from; the late words of an attempt that lost the run do
+            not count.
         begun: Position in it where this attempt's points begin.
 
     Example:
@@ -88,6 +90,8 @@ class PointIndex:
     def __init__(self, path: Path, begun: int = 0) -> None:
         self._path = path
         self._begun = begun
+        self._start = self._read_to = begun
+        self._hearing = Hearing()
         self._top: dict[str, tuple[int, float, bool]] = {}
         self._ahead: dict[str, dict[int, float]] = {}
         self._all: dict[str, dict[int, tuple[float, bool]]] = {}
@@ -105,17 +109,26 @@ class PointIndex:
             An index that knows every point told so far.
         """
         index = cls(path)
-        for record, end in read(path):
-            index._begun = end
+        index._start = start
+        index.catch_up()
+        return index
+
+    def catch_up(self, stop: int | None = None) -> None:
+        """Take in what another attempt has written meanwhile, up to the record with which this one begins.
+
+        Args:
+            stop: Position behind that record; None for all that is there.
+        """
+        for record, end in read(self._path, self._read_to, stop, hearing=self._hearing):
+            self._begun = self._read_to = end
             if record.kind != "metrics":
                 continue
             for point in points(record):
-                if end > start:
-                    index._ahead.setdefault(point.metric, {}).setdefault(point.step, point.value)
+                if end > self._start:
+                    self._ahead.setdefault(point.metric, {}).setdefault(point.step, point.value)
                 else:
-                    index._remember(point.metric, point.step, point.value, own=False)
-        index._closely = set(index._ahead)
-        return index
+                    self._remember(point.metric, point.step, point.value, own=False)
+        self._closely |= set(self._ahead)
 
     def admit_row(self, step: int, values: Mapping[str, float]) -> bool:
         """Admit all points of a step at once when each is plainly new; the fast way of `admit`.

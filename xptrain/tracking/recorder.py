@@ -6,15 +6,18 @@ import argparse
 import json
 import logging
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from xptrain.errors import XptrainError
+from xptrain.errors import TrackerError, XptrainError
 from xptrain.tracking import processes
 from xptrain.tracking.attempts import run_state
 from xptrain.tracking.drain import Drain, TrackerFactory
@@ -25,6 +28,8 @@ from xptrain.tracking.stores import open_tracker
 POLL_S = 0.5
 LONGEST_PAUSE_S = 15.0
 GIVE_UP_S = 300.0
+LONGEST_LOG = 4 << 20
+_PYTHON = re.compile(r"(python|pypy)[\d.]*[a-z]?$", re.IGNORECASE)
 _log = logging.getLogger("xptrain.recorder")
 _children: list[subprocess.Popen[bytes]] = []
 
@@ -40,25 +45,61 @@ def spawn(folder: RunFolder, tracking_uri: str | None = None) -> subprocess.Pope
         The process. It has a session of its own and outlives this one.
 
     Raises:
-        OSError: It cannot be started.
+        TrackerError: It cannot be started.
     """
     pid, started = processes.own()
     # -P and another cwd: a mlflow.py in the user's folder must not be taken for the real one.
-    command = [sys.executable, "-P", "-m", "xptrain.tracking.recorder", str(folder.path.absolute())]
+    command = [interpreter(), "-P", "-m", "xptrain.tracking.recorder", str(folder.path.absolute())]
     command += ["--watch-pid", str(pid), "--pid-started", repr(started)]
-    with folder.recorder_log.open("ab") as log:
-        child = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-            cwd=folder.path,
-            env=_environment(os.environ, tracking_uri),
-        )
-    _children.append(child)
-    write_json(folder.recorder_json, {"pid": child.pid, "pid_started": _started(child.pid), "watches": pid})
+    try:
+        bound(folder.recorder_log)
+        with folder.recorder_log.open("ab") as log:
+            child = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                cwd=folder.path,
+                env=_environment(os.environ, tracking_uri),
+            )
+        _children.append(child)
+        told = {"pid": child.pid, "pid_started": _started(child.pid), "watches": pid}
+        write_json(folder.recorder_json, told)
+    except OSError as error:
+        raise TrackerError(
+            "the recorder, which delivers to the tracking store, cannot be started",
+            found=f"{command[0]}: {error}",
+            remedy="free memory, processes or disk space; xptrain sync delivers what waits",
+        ) from error
     return child
+
+
+def interpreter() -> str:
+    """Return the Python to run the recorder with: in an embedding program `sys.executable` is another one."""
+    here = Path(sys.executable or "")
+    if _PYTHON.match(here.name):
+        return str(here)
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    for prefix in (sys.prefix, sys.exec_prefix, sys.base_prefix):
+        for name in (version, "python3", "python"):
+            found = Path(prefix) / "bin" / name
+            if os.access(found, os.X_OK):
+                return str(found)
+    raise TrackerError(
+        "no Python interpreter is found to run the recorder with",
+        expected=f"{version} in {Path(sys.prefix) / 'bin'}",
+        found=f"sys.executable = {sys.executable!r}",
+        remedy="set sys.executable to the interpreter that has xptrain installed",
+    )
+
+
+def bound(log: Path) -> None:
+    """Keep a log from growing for ever: one that is long becomes `<name>.1`, and its writers begin anew."""
+    with suppress(OSError):
+        if log.stat().st_size > LONGEST_LOG:
+            shutil.copyfile(log, log.with_name(f"{log.name}.1"))
+            os.truncate(log, 0)
 
 
 def ensure(folder: RunFolder, tracking_uri: str | None = None) -> bool:
@@ -69,20 +110,21 @@ def ensure(folder: RunFolder, tracking_uri: str | None = None) -> bool:
         tracking_uri: As in `spawn`.
 
     Returns:
-        True when one was started.
-
-    Raises:
-        OSError: It cannot be started.
+        True when one was started; one that cannot be is warned about, since training outlives its tracker.
     """
     for child in _children:
         child.poll()  # takes the exit status of dead ones, which would stay zombies
     try:
         found = json.loads(folder.recorder_json.read_bytes())
-    except (FileNotFoundError, ValueError):
+    except (OSError, ValueError):
         found = {"pid": 0, "pid_started": 0.0, "watches": 0}
     if found["watches"] == os.getpid() and processes.alive(found["pid"], found["pid_started"]):
         return False
-    spawn(folder, tracking_uri)
+    try:
+        spawn(folder, tracking_uri)
+    except TrackerError as error:
+        warnings.warn(str(error), stacklevel=2)
+        return False
     return True
 
 
@@ -148,15 +190,17 @@ class Recorder:
             if not told and ended is not None and time.monotonic() - ended > self._give_up_s:
                 _log.error("giving up: the next xptrain command, or xptrain sync, delivers the rest")
                 return 1
+            bound(self._folder.recorder_log)
             self._pause(watch=ended is None)
 
     def _pass(self, final: bool) -> bool:
         try:
             done = self._drain.reconcile() if final else self._drain.deliver()
-        except (XptrainError, OSError) as error:
+        except Exception as error:  # noqa: BLE001 - a recorder that ends delivers nothing any more
             self._failures += 1
             if self._failures in (1, 10, 100):
-                _log.warning("delivery failed %d times in a row: %s", self._failures, error)
+                trace = None if isinstance(error, XptrainError | OSError) else error
+                _log.warning("delivery failed %d times in a row: %s", self._failures, error, exc_info=trace)
             return False
         if self._failures:
             _log.info("delivery works again")

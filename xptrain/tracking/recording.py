@@ -6,12 +6,14 @@ import operator
 import threading
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple, SupportsFloat
 
-from xptrain.errors import TrackerError, UsageError, XptrainError
+from xptrain.errors import FencedError, TrackerError, UsageError, XptrainError
 from xptrain.tracking.durable import now_ms
 from xptrain.tracking.journal import Journal
 from xptrain.tracking.points import PointIndex
+from xptrain.tracking.records import Hearing
 from xptrain.tracking.rows import Divergence, Rows
 
 Fetch = Callable[[list[Any]], Sequence[SupportsFloat]]
@@ -49,6 +51,10 @@ class PointWriter:
         fetch: Turns a list of device scalars into host numbers in one go, such as `jax.device_get`.
         capacity: Most entries that may wait.
         clock: Milliseconds since the epoch.
+        attempt: Number of this process execution of the run; stands in every record.
+        fenced: Set by whoever learns that a later attempt has the run (the writer itself sets it when that
+            attempt stands in the journal). From then on nothing is written: `log` and `append` drop what they
+            are given and raise FencedError once, `flush` and `sync` raise it always, `close` never.
 
     Example:
         >>> writer = PointWriter(Journal(path), PointIndex(path))  # doctest: +SKIP
@@ -64,9 +70,16 @@ class PointWriter:
         *,
         capacity: int = 1 << 14,
         clock: Callable[[], int] = now_ms,
+        attempt: int | None = None,
+        fenced: threading.Event | None = None,
     ) -> None:
+        self.fenced = fenced or threading.Event()
+        self._fence_told = False
+        self._attempt = attempt
+        self._stamp = {} if attempt is None else {"attempt": attempt}
         self._journal = journal
-        self._rows = Rows(journal, index)
+        self._index = index
+        self._rows = Rows(journal, index, self._stamp)
         self._fetch = fetch
         self._capacity = capacity
         self._clock = clock
@@ -98,7 +111,8 @@ class PointWriter:
             volatile: Names of those that measure time: never compared on resume.
 
         Raises:
-            UsageError: A name is not text, a value not a number, or the step not an integer.
+            UsageError: A name is not text, a value not a number, or the step not an integer of 64 bits.
+            FencedError: A later attempt has the run; raised once.
             TrackerError: An earlier record could not be written; this call's points are queued all the same.
         """
         numbers = {_name(metric): _number(metric, value) for metric, value in values.items()}
@@ -115,7 +129,7 @@ class PointWriter:
         Raises:
             TrackerError: As in `log`.
         """
-        self._put(_Entry(self._clock(), "metrics", int(step), dict(scalars), volatile, on_device=True))
+        self._put(_Entry(self._clock(), "metrics", _integer(step), dict(scalars), volatile, on_device=True))
 
     def append(self, kind: str, **fields: Any) -> None:
         """Write any other record, in order with the points.
@@ -137,6 +151,7 @@ class PointWriter:
 
         Raises:
             TrackerError: Something could not be written, or points were lost.
+            FencedError: A later attempt has the run: nothing was written.
         """
         with self._changed:
             target = self._queued
@@ -144,6 +159,8 @@ class PointWriter:
             self._changed.notify_all()
             while self._done < target and self._thread.is_alive():
                 self._changed.wait(1.0)
+            if self.fenced.is_set():
+                raise _lost_the_run(self._attempt)
             self._raise()
             if self._lost is not None:
                 raise self._lost
@@ -169,12 +186,15 @@ class PointWriter:
             return
         self._closed = True
         try:
-            self.sync()
+            with suppress(FencedError):
+                self.sync()
         finally:
             with self._changed:
                 self._closing = True
                 self._changed.notify_all()
             self._thread.join()
+            if self.fenced.is_set():
+                self._journal.discard()
             self._journal.close()
 
     def _put(self, entry: _Entry) -> None:
@@ -185,6 +205,11 @@ class PointWriter:
                 found="a run that is finished",
                 remedy="log before the run ends",
             )
+        if self.fenced.is_set():
+            told, self._fence_told = self._fence_told, True
+            if not told:
+                raise _lost_the_run(self._attempt)
+            return
         with self._changed:
             while len(self._queue) >= self._capacity and self._thread.is_alive():
                 self._urgent = True
@@ -217,19 +242,38 @@ class PointWriter:
                 self._changed.notify_all()
 
     def _write(self, batch: list[_Entry]) -> None:
+        if self._is_fenced():
+            return
         for entry, numbers in zip(batch, self._numbers(batch), strict=True):
             try:
                 if entry.kind == "metrics":
                     self._rows.add(entry.ms, entry.step, numbers, entry.volatile)
                 else:
                     self._rows.write()
-                    self._journal.append(entry.kind, entry.ms, **entry.content)
+                    end = self._journal.append(entry.kind, entry.ms, **{**self._stamp, **entry.content})
+                    if entry.kind == "attempt":
+                        self._index.catch_up(end)
             except Exception as error:  # noqa: BLE001 - it surfaces at the next call
                 self._note(error)
         try:
             self._rows.write()
         except Exception as error:  # noqa: BLE001
             self._note(error)
+
+    def _is_fenced(self) -> bool:
+        # A process that was suspended meets its successor's record before any heartbeat can tell it.
+        if self._attempt is not None and not self.fenced.is_set():
+            try:
+                heard = self._journal.heard()
+            except (OSError, TrackerError) as error:
+                self._note(error)
+                return False
+            hearing = Hearing(self._attempt)
+            for record in heard:
+                hearing.counts(record)
+            if hearing.attempt > self._attempt:
+                self.fenced.set()
+        return self.fenced.is_set()
 
     def _numbers(self, batch: list[_Entry]) -> list[Mapping[str, float]]:
         """Bring the device scalars of a whole batch to the host in one call."""
@@ -273,11 +317,22 @@ def _name(metric: Any) -> str:
     return metric
 
 
+def _lost_the_run(attempt: int | None) -> FencedError:
+    return FencedError(
+        "a later attempt has this run; nothing more is recorded here",
+        expected=f"attempt {attempt} to be the newest" if attempt is not None else None,
+        remedy="let the later attempt go on, and end this process",
+    )
+
+
 def _integer(step: Any) -> int:
     try:
-        return operator.index(step)
+        whole = operator.index(step)
     except TypeError:
         raise UsageError("a step must be an integer", found=repr(step)) from None
+    if -(2**63) <= whole < 2**63:
+        return whole
+    raise UsageError("a step must fit 64 bits", expected="-2**63 <= step < 2**63", found=str(whole)[:100])
 
 
 def _number(metric: str, value: Any) -> float:

@@ -9,6 +9,25 @@ class Refused(TrackerError):
     """The store works and will never take this record."""
 
 
+class Failed(TrackerError):
+    """The store failed, and not as one does that is down: what was sent may be at fault."""
+
+
+# What databases and encoders say about a value that they will never take.
+_DATA = (
+    "too large to convert",
+    "can't encode character",
+    "surrogates not allowed",
+    "value out of range",
+    "Value out of range",
+    "integer out of range",
+    "Out of range value",
+    "Data too long",
+    "value too long",
+    "NUL (0x00)",
+    "invalid byte sequence",
+    "Incorrect string value",
+)
 # (parts of the store's message, what to say, what to do); the first that fits counts.
 _KNOWN = (
     (
@@ -47,12 +66,29 @@ _KNOWN = (
             "Connection aborted",
             "Connection reset",
             "NameResolution",
+            "error code 429",
+            "error code 502",
+            "error code 503",
+            "error code 504",
+            "error responses",
+            "RESOURCE_EXHAUSTED",
+            "REQUEST_LIMIT_EXCEEDED",
+            "TEMPORARILY_UNAVAILABLE",
+            "OperationalError)",
+            "InterfaceError)",
         ),
         "does not answer",
         "start the server or check the address; delivery is tried again",
     ),
     (
-        ("401", "403", "PERMISSION_DENIED"),
+        (
+            "error code 401",
+            "error code 403",
+            "401 Client Error",
+            "403 Client Error",
+            "UNAUTHENTICATED",
+            "PERMISSION_DENIED",
+        ),
         "refuses access",
         "check MLFLOW_TRACKING_USERNAME and _PASSWORD or _TOKEN",
     ),
@@ -68,15 +104,18 @@ def explained(uri: str, message: str, code: str = "") -> TrackerError:
         code: MLflow's error code, if it gave one.
 
     Returns:
-        A TrackerError, of the class Refused when sending the same again is pointless.
+        A TrackerError: Refused when sending the same again is pointless, Failed when that cannot be said, and
+        neither when the store is at fault.
     """
     short = " ".join(message.split())[:500]
-    refused = code == "INVALID_PARAMETER_VALUE"
+    # What follows is the statement with the user's values, which may hold any of these words.
+    said = f"{code} {message}".partition("[SQL:")[0]
+    refused = code == "INVALID_PARAMETER_VALUE" or any(part in said for part in _DATA)
     for parts, what, remedy in _KNOWN[:1] if refused else _KNOWN:
-        if any(part in message for part in parts):
+        if any(part in said for part in parts):
             return TrackerError(f"the tracking store {uri} {what}", found=short, remedy=remedy)
     if refused:
         return Refused(f"the tracking store {uri} refuses a record", found=short)
-    return TrackerError(
+    return Failed(
         f"the tracking store {uri} failed", found=f"{code} {short}".strip(), remedy="see recorder.log"
     )

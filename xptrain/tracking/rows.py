@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from xptrain.tracking.journal import Journal
 from xptrain.tracking.points import PointIndex
@@ -33,11 +33,13 @@ class Rows:
     Args:
         journal: Where to write.
         index: Decides which points are new.
+        stamp: Fields of every record.
     """
 
-    def __init__(self, journal: Journal, index: PointIndex) -> None:
+    def __init__(self, journal: Journal, index: PointIndex, stamp: Mapping[str, Any] | None = None) -> None:
         self._journal = journal
         self._index = index
+        self._stamp = stamp or {}
         self._names: tuple[str, ...] = ()
         self._steps: list[int] = []
         self._times: list[int] = []
@@ -86,14 +88,14 @@ class Rows:
         named = zip(self._names, columns, strict=True)
         if len(steps) == 1:
             values = {metric: column[0] for metric, column in named if column[0] is not None}
-            self._journal.append("metrics", times[0], step=steps[0], values=values)
+            self._journal.append("metrics", times[0], step=steps[0], values=values, **self._stamp)
         elif steps:
             kept = {metric: column for metric, column in named if any(value is not None for value in column)}
             after = [ms - times[0] for ms in times]
-            self._journal.append("metrics", times[0], steps=steps, at=after, values=kept)
+            self._journal.append("metrics", times[0], steps=steps, at=after, values=kept, **self._stamp)
         while self._diverged:
             ms, found = self._diverged.pop(0)
-            self._journal.append("divergence", ms, **found._asdict())
+            self._journal.append("divergence", ms, **found._asdict(), **self._stamp)
 
     def _admit(self, ms: int, metric: str, step: int, value: float, volatile: bool) -> float | None:
         verdict = self._index.admit(metric, step, value, volatile)
