@@ -249,8 +249,16 @@ def history(run: Reading) -> dict[str, list[Any]]:
     """Return the `History` callback's values from a run's last checkpoint."""
     folder = run.checkpoints.folder_of(run.receipts[-1].step)
     callbacks = json.loads((folder / HOST_FILE).read_text())["callbacks"]
-    values: dict[str, list[Any]] = callbacks[-1]["state"]["history"]
+    values: dict[str, list[Any]] = plain(callbacks[-1]["state"]["history"])
     return values
+
+
+def plain(data: Any) -> Any:
+    """Return lists and dicts as they were; a checkpoint numbers them, so that shared ones stay shared."""
+    if not isinstance(data, dict) or data.get("!") != "object":
+        return data
+    items = [plain(item) for item in data["v"]]
+    return dict(zip(items[::2], items[1::2], strict=True)) if data["kind"] == "dict" else items
 
 
 def order(path: str) -> int:

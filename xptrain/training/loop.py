@@ -67,6 +67,7 @@ class Fit:
             prepared = self._state.callback_states.prepare(resuming=restored is not None)
             was_initial = kc.initial_epoch(model)
             self._callbacks.on_train_begin()
+            self._state.callback_states.begin()
             # `BackupAndRestore` sets it there, for this fit only.
             epoch = kc.initial_epoch(model) or epoch
             kc.set_initial_epoch(model, was_initial)

@@ -9,7 +9,7 @@ from typing import Any
 from xptrain.state.callbacks import CallbackStates, SettingChange
 from xptrain.state.capture import capture_variables, own_copy, swap_averages
 from xptrain.state.codec import decode, encode
-from xptrain.state.restore import restore_variables
+from xptrain.state.restore import check_match, restore_variables
 from xptrain.state.rng import capture_rng, restore_rng
 from xptrain.state.snapshot import Cursor, Snapshot
 from xptrain.training.keras_backend import variables
@@ -125,9 +125,8 @@ class FitState:
     def restore_end(self, restored: Any) -> None:
         """Write what a finished fit ended with; see `restore`."""
         changed = {key[len(_END) :]: value for key, value in restored.leaves.items() if key.startswith(_END)}
-        self._write(
-            restored, {**restored.host, **restored.host["end"], "averages_in_model": False}, changed, ()
-        )
+        host = {**restored.host, **restored.host["end"], "averages_in_model": False}
+        self._write(restored, host, changed, (), finished=True)
         self._model.stop_training = restored.host["stopped"]
 
     def rescue(self, live: LiveState | None) -> bool:
@@ -152,15 +151,20 @@ class FitState:
         host: Mapping[str, Any],
         changed: Mapping[str, Any],
         prepared: Sequence[Any],
+        *,
+        finished: bool = False,
     ) -> list[SettingChange]:
         entries = _matched(host["callbacks"], self.callback_states.names)
         leaves = {key: value for key, value in restored.leaves.items() if not key.startswith((_HOST, _END))}
         leaves.update(changed)
         if host["averages_in_model"]:
             leaves = swap_averages(leaves, variables.all_average_pairs(self._model))
+        # Everything is made ready before anything is written: a restore is whole or does not happen.
+        check_match(self.records, leaves)
+        decoded = self.callback_states.decode(entries, restored.leaves, strict=not finished)
         restore_variables(self.records, leaves)
         variables.finish_restore(self._model)
-        changes = self.callback_states.restore(entries, restored.leaves, prepared)
+        changes = self.callback_states.apply(decoded, prepared)
         restore_rng(host["rng"], restored.leaves)
         variables.set_global_seed(decode(host["rng"]["keras"], restored.leaves))
         return changes

@@ -3,12 +3,14 @@
 import argparse
 import os
 import signal
+import time
 from typing import Any
 
 import keras
 import numpy as np
 
 import xptrain
+from xptrain.checkpoint.folder import Folder
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--key")
@@ -22,8 +24,8 @@ RESUMED = "XPTRAIN_RESUME" in os.environ
 class Death(keras.callbacks.Callback):
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         if RUN.attempt == 1 and self.epoch == args.die_in_epoch and batch == 1:
-            while len(RUN.checkpoints.committed) < args.die_in_epoch:
-                pass
+            while len(Folder(RUN.checkpoints.folder).ledger.entries()) < args.die_in_epoch:
+                time.sleep(0.05)
             os.kill(os.getpid(), signal.SIGKILL)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
