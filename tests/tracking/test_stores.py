@@ -97,3 +97,18 @@ def test_passwords_stay_out_of_records_and_come_back_from_the_environment(
         unmask(mask(uri))
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
     assert unmask(mask(uri)) == uri
+
+
+@pytest.mark.parametrize(
+    ("uri", "shown"),
+    [
+        ("postgresql://u:ab/cd@h/db", "postgresql://u:***@h/db"),
+        ("postgresql://u:p@ss@h:5432/db", "postgresql://u:***@h:5432/db"),
+        ("https://token@h/x", "https://***@h/x"),
+        ("postgresql://h/db?user=u&password=s3cret", "postgresql://h/db?user=u&password=***"),
+        ("http://h:5000/a@b", "http://h:5000/a@b"),
+        ("sqlite:////tmp/a@b:c.db", "sqlite:////tmp/a@b:c.db"),
+    ],
+)
+def test_no_secret_of_an_address_is_shown(uri: str, shown: str) -> None:
+    assert mask(uri) == shown

@@ -16,7 +16,12 @@ if TYPE_CHECKING:
     from xptrain.tracking.tracker import Tracker
 
 _DATABASES = ("postgresql", "mysql", "mssql")
-_PASSWORD = re.compile(r"(?<=://)([^/@:]*):([^/@]+)@")
+# A password may hold "/" and "@" unescaped; digits before a "/" are a port.
+_PASSWORD = re.compile(r"(?<=://)([^/@:]*):(?!\d+(?:/|$))(.+)@")
+_TOKEN = re.compile(r"(?<=^http://)[^/@:]+@|(?<=^https://)[^/@:]+@")
+_IN_QUERY = re.compile(
+    r"([?&](?:password|passwd|pwd|token|access_token|secret|api_?key|access_?key)=)[^&#]*", re.IGNORECASE
+)
 _SQLITE_HEAD = b"SQLite format 3\0"
 
 
@@ -163,7 +168,7 @@ def _writable_folder(path: Path) -> None:
 
 def mask(uri: str) -> str:
     """Return a URI without its password, for run.json and messages."""
-    return _PASSWORD.sub(r"\1:***@", uri)
+    return _IN_QUERY.sub(r"\1***", _TOKEN.sub("***@", _PASSWORD.sub(r"\1:***@", uri)))
 
 
 def unmask(uri: str) -> str:
@@ -172,7 +177,7 @@ def unmask(uri: str) -> str:
     Raises:
         TrackerError: The variable does not hold that address.
     """
-    if ":***@" not in uri:
+    if "***" not in uri:
         return uri
     given = os.environ.get("MLFLOW_TRACKING_URI", "")
     if mask(given).rstrip("/") == uri:
