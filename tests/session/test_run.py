@@ -23,21 +23,20 @@ def fit(run: Any, model: Any, *callbacks: Any, **arguments: Any) -> Any:
     return run.fit(model, **{**given, "callbacks": list(callbacks), **arguments})
 
 
-class Seen(keras.callbacks.Callback):
-    """Writes the epochs it sees into a list that outlives it."""
+SEEN: list[int] = []
 
-    def __init__(self, into: list[int]) -> None:
-        super().__init__()
-        self.into = lambda epoch: into.append(epoch)
+
+class Seen(keras.callbacks.Callback):
+    """Writes the epochs it sees into a list of the module: what a callback itself holds would be restored."""
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        self.into(epoch)
+        SEEN.append(epoch)
 
 
 def straight(runs: Runs, key: str = "straight", **arguments: Any) -> tuple[dict[str, str], Any]:
     with runs.open(key) as run:
         model = dropout_model()
-        history = fit(run, model, Seen([]), **arguments)
+        history = fit(run, model, Seen(), **arguments)
     return variable_digests(model), history.history
 
 
@@ -78,15 +77,15 @@ def test_case_7_goes_on_inside_an_epoch(runs: Runs, stop_at: Callable[[int], Any
 
 def test_case_8_a_later_fit_is_a_fit_of_its_own(runs: Runs, stop_at: Callable[[int], Any]) -> None:
     with pytest.raises(RuntimeError), runs.open("cut") as run:
-        fit(run, dropout_model(), Seen([]), stop_at(13))
-    seen: list[int] = []
+        fit(run, dropout_model(), Seen(), stop_at(13))
+    SEEN.clear()
     with runs.open("cut", resume=True) as run:
         model = dropout_model()
-        first = fit(run, model, Seen(seen), stop_at(10**6))
-        assert seen == [2, 3]
+        first = fit(run, model, Seen(), stop_at(10**6))
+        assert SEEN == [2, 3]
         assert first.epoch == [0, 1, 2, 3]
-        second = fit(run, model, Seen(seen), epochs=2)
-        assert seen == [2, 3, 0, 1]
+        second = fit(run, model, Seen(), epochs=2)
+        assert SEEN == [2, 3, 0, 1]
         assert second.epoch == [0, 1]
     epochs = sorted({step for name, step, _ in runs.points("cut") if name == "train/loss"})
     assert epochs == [0, 1, 2, 3, 4, 5]
@@ -95,7 +94,7 @@ def test_case_8_a_later_fit_is_a_fit_of_its_own(runs: Runs, stop_at: Callable[[i
 def test_finished_fits_are_not_repeated(runs: Runs, stop_at: Callable[[int], Any]) -> None:
     def two(run: Any, *callbacks: Any) -> tuple[Any, Any, Any]:
         model = dropout_model()
-        first = fit(run, model, Seen([]), epochs=2, steps_per_epoch=None)
+        first = fit(run, model, Seen(), epochs=2, steps_per_epoch=None)
         between = variable_digests(model)
         second = fit(run, model, *callbacks, epochs=3)
         return model, (first.history, second.history), between
@@ -114,11 +113,11 @@ def test_finished_fits_are_not_repeated(runs: Runs, stop_at: Callable[[int], Any
 
 def test_a_finished_run_is_not_trained_again(runs: Runs) -> None:
     digests, history = straight(runs)
-    seen: list[int] = []
+    SEEN.clear()
     with runs.open("straight", resume=True) as run:
         model = dropout_model()
-        again = fit(run, model, Seen(seen))
-    assert seen == []
+        again = fit(run, model, Seen())
+    assert SEEN == []
     assert again.history == history
     assert variable_digests(model) == digests
 
@@ -127,10 +126,10 @@ def test_more_epochs_extend_a_run_when_allowed(runs: Runs) -> None:
     digests, history = straight(runs, epochs=6)
     straight(runs, "short", epochs=4)
     with pytest.raises(errors.ChangedError, match="epochs"), runs.open("short", resume=True) as run:
-        fit(run, dropout_model(), Seen([]), epochs=6)
+        fit(run, dropout_model(), Seen(), epochs=6)
     with runs.open("short", resume=True, allow="epochs") as run:
         model = dropout_model()
-        longer = fit(run, model, Seen([]), epochs=6)
+        longer = fit(run, model, Seen(), epochs=6)
     assert longer.history == history
     assert variable_digests(model) == digests
 
@@ -138,7 +137,7 @@ def test_more_epochs_extend_a_run_when_allowed(runs: Runs) -> None:
 def test_fewer_epochs_than_trained_is_one_clear_error(runs: Runs) -> None:
     straight(runs)
     with pytest.raises(errors.UsageError, match="fewer epochs"), runs.open("straight", resume=True) as run:
-        fit(run, dropout_model(), Seen([]), epochs=3)
+        fit(run, dropout_model(), Seen(), epochs=3)
 
 
 def test_another_model_is_refused_and_left_alone(runs: Runs, stop_at: Callable[[int], Any]) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 from xptrain.errors import UsageError
 from xptrain.tracking import artifacts
 from xptrain.tracking.folder import RunFolder
+from xptrain.tracking.names import user_tags
 from xptrain.tracking.recording import PointWriter
 
 
@@ -122,7 +123,7 @@ class Recorded:
             >>> run.set_tags({"stage": "baseline"})  # doctest: +SKIP
         """
         self.check_open()
-        self.writer.append("tags", values={str(name): str(value) for name, value in tags.items()})
+        self.writer.append("tags", values=user_tags({str(name): str(value) for name, value in tags.items()}))
 
     def keep_text(self, text: str, name: str, path: str) -> None:
         """Keep a text in the run's folder and queue it for the artifact store.
@@ -132,7 +133,10 @@ class Recorded:
             name: Its file name.
             path: Its folder in the run's artifacts, "" for the top.
         """
-        self.writer.append("artifact", **artifacts.keep_bytes(self.folder, text.encode(), name, path))
+        self.writer.append(
+            "artifact",
+            **artifacts.keep_bytes(self.folder, text.encode("utf-8", "backslashreplace"), name, path),
+        )
 
     def check_open(self) -> None:
         """Raise UsageError unless the run is open."""

@@ -23,6 +23,7 @@ from xptrain.session.settings import Settings
 from xptrain.state.rng import seed_everything
 from xptrain.tracking import processes
 from xptrain.tracking.journal import Journal
+from xptrain.tracking.names import user_tags
 from xptrain.tracking.points import PointIndex
 from xptrain.tracking.recording import PointWriter
 from xptrain.training.keras_backend.checks import check_backend
@@ -136,7 +137,7 @@ class Run(Recorded):
             "mlflow.source.git.commit": git.get("commit") or "none",
             "xptrain.commit": git.get("commit") or "none",
             "xptrain.dirty": str(bool(git.get("dirty"))).lower(),
-            **self.settings.tags,
+            **user_tags(self.settings.tags),
         }
         self.writer.append("tags", values=tags)
         if not found.resumed:

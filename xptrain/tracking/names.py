@@ -61,7 +61,7 @@ def allowed(name: str) -> str:
 
     Example:
         >>> allowed("val/accuracy"), allowed("acc@1")
-        ('val/accuracy', 'acc_1-a2cc')
+        ('val/accuracy', 'acc_1-3bf6')
     """
     clean = re.sub(r"[^\w./\- :]", "_", name)
     clean = "/".join(
