@@ -91,6 +91,11 @@ def test_host_state_that_json_would_change_is_refused(host: dict[Any, Any]) -> N
         plain(host)
 
 
+def test_the_order_of_keys_is_part_of_the_host_state() -> None:
+    host = {"z": {"y": 1, "b": [{"q": 1, "c": 2}]}, "a": 0}
+    assert json.dumps(plain(host)) == json.dumps(host)
+
+
 def test_case_27_bit_generator_states_are_plain() -> None:
     for name in ("PCG64", "MT19937", "Philox"):
         state = getattr(np.random, name)(3).state

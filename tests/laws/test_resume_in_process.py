@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import defaultdict, deque
 from collections.abc import Callable
+from datetime import date
 from typing import Any
 
 import keras
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import strategies as st
@@ -194,3 +197,105 @@ def test_the_check_can_fail() -> None:
             lambda: {"x": X, "y": Y, "batch_size": 20, "epochs": 3, "callbacks": [Forgetful()]},
             cuts=[2],
         )
+
+
+class Doing(keras.callbacks.Callback):
+    """Calls a function at the end of each epoch with what it was given, and logs what comes back."""
+
+    def __init__(self, do: Callable[[Any, int, dict[str, Any]], float], given: Any) -> None:
+        super().__init__()
+        self.do = do
+        self.given = given
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        logs["done"] = float(self.do(self.given, epoch, logs))
+
+
+def oldest_of_three(recent: dict[str, float], epoch: int, logs: Any) -> float:
+    recent[f"e{9 - epoch}"] = logs["loss"]
+    if len(recent) > 3:
+        recent.pop(next(iter(recent)))
+    return next(iter(recent.values()))
+
+
+def mean_loss(metric: Any, epoch: int, logs: Any) -> float:
+    metric.update_state(logs["loss"])
+    return float(metric.result())
+
+
+def averaged(teacher: Any, epoch: int, logs: Any) -> float:
+    kernel = teacher.layers[0].kernel
+    kernel.assign(kernel * 0.5 + logs["loss"])
+    return float(keras.ops.sum(kernel))
+
+
+def appended(box: list[float], epoch: int, logs: Any) -> float:
+    box.append(logs["loss"])
+    return sum(box)
+
+
+def grouped(groups: Any, epoch: int, logs: Any) -> float:
+    groups[epoch].append(logs["loss"])
+    return sum(map(sum, groups.values()))
+
+
+def teacher() -> Any:
+    keras.utils.set_random_seed(11)
+    return small()
+
+
+HELD: dict[str, Callable[[], list[Any]]] = {
+    "order of keys": lambda: [Doing(oldest_of_three, {})],
+    "metric": lambda: [Doing(mean_loss, keras.metrics.Mean())],
+    "teacher": lambda: [Doing(averaged, teacher())],
+    "generator": lambda: [Doing(lambda g, epoch, logs: g.random(), np.random.default_rng(5))],
+    "deque": lambda: [Doing(appended, deque([0.0], maxlen=2))],
+    "defaultdict": lambda: [Doing(grouped, defaultdict(list))],
+    "shared list": lambda: [Doing(appended, box := []), Doing(lambda b, epoch, logs: len(b), box)],
+    "text array": lambda: [Doing(lambda names, epoch, logs: len(names), np.array(["a", "bb"]))],
+    "odd value in the logs": lambda: [
+        Doing(lambda given, epoch, logs: logs.update(when=given) or 0, date.min)
+    ],
+    "closure": lambda: [
+        (
+            lambda box: keras.callbacks.LambdaCallback(
+                on_epoch_end=lambda e, logs: logs.update(n=appended(box, e, logs))
+            )
+        )([])
+    ],
+}
+
+
+@pytest.mark.parametrize("held", HELD)
+def test_what_a_callback_holds_goes_on(held: str) -> None:
+    def arguments() -> dict[str, Any]:
+        return {"x": X, "y": Y, "batch_size": 20, "epochs": 6, "callbacks": HELD[held]()}
+
+    assert assert_resume_exact(small, arguments, cuts=[7, 10]) == 2
+
+
+def test_a_setting_that_on_train_begin_changes() -> None:
+    class Warm(keras.callbacks.Callback):
+        def __init__(self, rate: float = 1.0) -> None:
+            super().__init__()
+            self.rate = rate
+
+        def on_train_begin(self, logs: Any = None) -> None:
+            self.rate = 0.0
+
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            self.rate = 1.0
+
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            self.model.optimizer.learning_rate = 0.01 + 0.05 * self.rate
+
+    arguments = {"x": X, "y": Y, "batch_size": 8, "epochs": 3}
+    assert assert_resume_exact(small, lambda: {**arguments, "callbacks": [Warm()]}, cuts=[5, 10]) == 2
+
+
+def test_values_that_are_no_numbers_equal_themselves() -> None:
+    broken = X.copy()
+    broken[3] = np.nan
+    assert (
+        assert_resume_exact(small, lambda: {"x": broken, "y": Y, "batch_size": 8, "epochs": 1}, cuts=[3]) == 1
+    )

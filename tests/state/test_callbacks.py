@@ -95,6 +95,11 @@ def counter() -> Callable[[], int]:
     return count
 
 
+def teacher() -> Any:
+    keras.utils.set_random_seed(3)
+    return small()
+
+
 # --- kinds --------------------------------------------------------------------------------------------
 
 KINDS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
@@ -113,7 +118,7 @@ KINDS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "counter": (Counter, lambda c: (c.update("ab"), repr(c))),
     "dataclass": (Tally, lambda t: (t.seen.append(len(t.seen)), setattr(t, "count", t.count + 1), repr(t))),
     "teacher": (
-        small,
+        teacher,
         lambda m: (m.layers[0].kernel.assign(m.layers[0].kernel * 2 + 1), m.get_weights()[0].tolist()),
     ),
     "closure": (counter, lambda f: f()),
@@ -330,6 +335,7 @@ def test_the_trained_model_and_its_parts_are_captured_elsewhere() -> None:
 def test_an_odd_value_in_the_logs_costs_its_own_key_only() -> None:
     first, second = keras.callbacks.History(), keras.callbacks.History()
     states = begun([first])
+    first.set_model(small())
     first.on_epoch_end(0, {"loss": 1.0, "odd": object(), "mae": 2.0})
     entries, arrays = captured(states)
     assert states.uncaptured == ["keras.src.callbacks.history.History.history['odd'][0]: builtins.object"]

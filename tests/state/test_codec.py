@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import math
 import random
+from collections import Counter, OrderedDict, defaultdict, deque
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -14,6 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from xptrain.checkpoint.leaves import to_host
 from xptrain.state.codec import Unencodable, decode, encode
 from xptrain.state.digest import digest_array, digest_json
 from xptrain.state.rng import capture_rng, restore_rng
@@ -65,6 +69,14 @@ def test_plain_values_come_back_as_they_were(value: Any) -> None:
         np.array(math.nan),
         np.array(["a", "bc"]),
         np.array([1 + 2j]),
+        np.array([b"a", b"bcd"]),
+        np.array(["2020-01-01", "NaT"], "datetime64[ns]"),
+        np.timedelta64(3, "D"),
+        np.str_("text"),
+        np.array([], "U3"),
+        np.arange(3, dtype=">i4"),
+        np.array([(1, [2.0, 3.0])], [("a", "<i4"), ("b", "<f8", (2,))]),
+        np.zeros(2, [("a", [("b", "<i2"), ("c", "U2")]), ("d", "?")]),
     ],
 )
 def test_arrays_come_back_with_type_and_shape(array: Any) -> None:
@@ -72,7 +84,46 @@ def test_arrays_come_back_with_type_and_shape(array: Any) -> None:
     assert type(back) is type(array)
     assert back.dtype == array.dtype
     assert back.shape == array.shape
-    assert np.array_equal(back, array, equal_nan=array.dtype.kind == "f")
+    assert back.tobytes() == array.tobytes()
+    arrays: dict[str, Any] = {}
+    encode(array, arrays)
+    for stored in arrays.values():
+        to_host("host/0", stored)  # raises where a checkpoint could not hold it
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        OrderedDict(b=1, a=2),
+        defaultdict(list, {"z": [1], "a": []}),
+        defaultdict(None, {1: 2}),
+        Counter("abca"),
+        deque([1, (2, 3)], maxlen=5),
+        {"z": 1, "a": {"y": 2, "b": 3}},
+        {64, 72, 0},
+        datetime.datetime(2020, 1, 2, 3, 4, 5, 6, datetime.UTC),
+        datetime.date(2020, 1, 2),
+        datetime.time(1, 2),
+        datetime.timedelta(-1, 2, 3),
+        Path("a/b"),
+    ],
+)
+def test_a_value_keeps_its_kind_and_its_order(value: Any) -> None:
+    assert same(there_and_back(value), value)
+
+
+@pytest.mark.parametrize("name", ["PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64"])
+def test_a_generator_goes_on(name: str) -> None:
+    generator = np.random.Generator(getattr(np.random, name)(5))
+    generator.integers(10, dtype="int32")
+    assert there_and_back(generator).random(5).tolist() == generator.random(5).tolist()
+
+
+def test_typed_keys_come_back() -> None:
+    key = jax.random.key(7, impl="rbg")
+    back = there_and_back(key)
+    assert back.dtype == key.dtype
+    assert jax.random.bits(back) == jax.random.bits(key)
 
 
 def test_jax_arrays_and_comparisons_come_back() -> None:

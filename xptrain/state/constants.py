@@ -10,6 +10,10 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
+from xptrain.state.held import variables_of
+
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, range, slice, enum.Enum, re.Pattern)
 _METHODS = (types.MethodType, types.BuiltinFunctionType, types.MethodWrapperType)
 
@@ -48,15 +52,9 @@ def is_constant(value: Any, is_known: Callable[[Any], bool], *, with_closure: bo
     home = type(value).__module__.partition(".")[0]
     if home in ("jax", "jaxlib") and hasattr(value, "__wrapped__"):
         return is_constant(value.__wrapped__, is_known)
-    return home in ("keras", "numpy", "xptrain") and not _has_state(value)
-
-
-def _has_state(value: Any) -> bool:
-    # Layers and the like are asked for their variables before anybody asks here.
-    import numpy as np
-
-    stateless = (np.ufunc, np.dtype, np.generic)
-    return type(value).__module__.partition(".")[0] == "numpy" and not isinstance(value, stateless)
+    if home == "numpy":
+        return isinstance(value, (np.ufunc, np.dtype, np.generic))
+    return home == "xptrain" or (home == "keras" and variables_of(value) is None)
 
 
 def _is_fixed_cell(cell: types.CellType, is_known: Callable[[Any], bool]) -> bool:

@@ -15,6 +15,7 @@ from xptrain.state.graph_encoder import GraphEncoder
 # Larger settings, such as data to validate on, are not kept twice.
 _KEPT_BYTES = 64 * 2**20
 _SHOWN = 60
+_ROOT = "given"
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ def as_setting(value: Any, is_known: Callable[[Any], bool]) -> Setting | None:
     What holds variables or draws random numbers is never a setting: using it changes it.
     """
     anchors = Anchors(is_known)
-    anchors.add("", value)
+    anchors.add(_ROOT, value)
     try:
         data, arrays, digest = _encoded(value, anchors)
     except Unencodable:
@@ -102,7 +103,7 @@ def changed(name: str, before: Mapping[str, str], after: Mapping[str, str]) -> l
 
 def _encoded(value: Any, anchors: Anchors) -> tuple[Any, dict[str, Any], str]:
     arrays: dict[str, Any] = {}
-    data = GraphEncoder(anchors, arrays).encode(value, "")
+    data = GraphEncoder(anchors, arrays).encode(value, _ROOT)
     return data, arrays, digest_json([data, {key: digest_array(array) for key, array in arrays.items()}])
 
 
