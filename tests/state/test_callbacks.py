@@ -332,6 +332,17 @@ def test_the_trained_model_and_its_parts_are_captured_elsewhere() -> None:
     assert arrays == {}
 
 
+def test_a_teacher_that_nobody_changes_is_not_stored() -> None:
+    states = begun([Given(teacher())])
+    entries, arrays = captured(states)
+    assert states.uncaptured == []
+    assert arrays == {}
+    other = Given(teacher())
+    before = other.given.get_weights()
+    begun([other]).restore(entries, arrays)
+    assert all(map(np.array_equal, before, other.given.get_weights()))
+
+
 def test_an_odd_value_in_the_logs_costs_its_own_key_only() -> None:
     first, second = keras.callbacks.History(), keras.callbacks.History()
     states = begun([first])
@@ -374,6 +385,21 @@ def test_a_setting_that_is_as_it_was_given_is_put_back_to_what_is_given_now() ->
     assert (change.name, change.before, change.after) == ("rate", "1.0", "2.0")
     assert second.box is box
     assert box == [1, 2]
+
+
+def test_a_large_setting_that_on_train_begin_changes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("xptrain.state.settings._KEPT_BYTES", 4)
+
+    class Emptying(Given):
+        def on_train_begin(self, logs: Any = None) -> None:
+            self.given[:] = 0
+
+    first = Emptying(np.ones(3))
+    states = begun([first])
+    first.given[:] = 1
+    entries, arrays = captured(states)
+    with pytest.raises(RestoreMismatchError, match="too large to be kept twice"):
+        begun([Emptying(np.ones(3))]).restore(entries, arrays)
 
 
 def test_secrets_are_in_no_record_and_are_no_loss() -> None:

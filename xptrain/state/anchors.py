@@ -13,6 +13,8 @@ from xptrain.state.constants import is_constant
 from xptrain.state.containers import CONTAINERS, container_of
 
 HELD = ("variables", "dataclass")
+# Kinds that JSON can take as they are when they hold nothing but numbers and texts.
+FLAT = ("list", "deque")
 # Their states are read and set whole.
 OPAQUE = ("Generator", "RandomState", "Random")
 
@@ -47,7 +49,8 @@ class Anchors:
         self._paths[id(value)] = path
         if kind in HELD:
             self.heads[path] = held.head_of(value)
-        if kind != "variables" and kind not in OPAQUE:
+        is_flat = kind in FLAT and SCALARS.issuperset(map(type, value))
+        if kind != "variables" and kind not in OPAQUE and not is_flat:
             for place, item in children_of(kind, value):
                 self.add(path + place, item)
 

@@ -20,7 +20,7 @@ from xptrain.state.capture import own_copy
 from xptrain.state.containers import CONTAINERS, container_of
 
 KIND = "!"
-SCALARS = (type(None), bool, int, float, str)
+SCALARS = frozenset({type(None), bool, int, float, str})
 _DATES: dict[str, Callable[[str], Any]] = {
     kind.__name__: kind.fromisoformat for kind in (datetime.datetime, datetime.date, datetime.time)
 }
@@ -153,6 +153,13 @@ class Decoder:
         value = CONTAINERS[kind].fresh(data["head"])
         CONTAINERS[kind].fill(value, [self.decode(item) for item in stored])
         return value
+
+
+def is_flat(values: Any) -> bool:
+    """Say whether values can stand in JSON as they are; a long history should not take long to save."""
+    return SCALARS.issuperset(map(type, values)) and all(
+        math.isfinite(value) for value in values if type(value) is float
+    )
 
 
 def encode(value: Any, arrays: MutableMapping[str, Any], where: str = "value") -> Any:

@@ -12,8 +12,8 @@ from collections.abc import Callable, MutableMapping
 from typing import Any
 
 from xptrain.state import held
-from xptrain.state.anchors import HELD, OPAQUE, Anchors, children_of, kind_of
-from xptrain.state.codec import KIND, Encoder, Unencodable
+from xptrain.state.anchors import FLAT, HELD, OPAQUE, Anchors, children_of, kind_of
+from xptrain.state.codec import KIND, Encoder, Unencodable, is_flat
 from xptrain.state.constants import is_constant
 from xptrain.state.containers import CONTAINERS
 
@@ -96,6 +96,8 @@ class GraphEncoder:
             return {**node, "v": self._encoder.plain(value, where)}
         if kind in CONTAINERS:
             node["head"] = CONTAINERS[kind].head(value)
+        if kind in FLAT and is_flat(value):
+            return {**node, "v": list(value)}
         encoder = Encoder(self._arrays) if kind in OPAQUE else self._encoder
         children = children_of(kind, value)
         if kind == "dataclass":

@@ -94,6 +94,8 @@ def _holds_secret(name: str, value: Any, outside: str, seen: set[int]) -> bool:
         named = [(key if isinstance(key, str) else "", item) for key, item in value.items()]
         return any(_holds_secret(key, item, below, seen) for key, item in named)
     if isinstance(value, (list, tuple, set, frozenset, deque)):
-        return any(_holds_secret("", item, below, seen) for item in value)
+        # A history is long and holds numbers only.
+        items = value if below else (item for item in value if type(item) not in (int, float, str, bytes))
+        return any(_holds_secret("", item, below, seen) for item in items)
     home = type(value).__module__.partition(".")[0]
     return bool(below) and not callable(value) and home not in ("numpy", "jax", "jaxlib", "keras")
