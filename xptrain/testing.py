@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from xptrain import faults
@@ -15,6 +15,7 @@ from xptrain.state.records import VariableRecord
 from xptrain.state.rng import seed_everything
 from xptrain.state.snapshot import Snapshot
 from xptrain.tracking.tracker import MemoryTracker
+from xptrain.training.logs import flat
 from xptrain.training.observer import Epoch, Plan, Restored, Start
 from xptrain.training.trainer import Trainer
 
@@ -137,7 +138,7 @@ class _Watch:
         pass
 
     def step(self, step: int, logs: Mapping[str, Any]) -> None:
-        self.steps[step] = {name: float(value) for name, value in _flat(logs)}
+        self.steps[step] = {name: float(value) for name, value in flat(logs)}
 
     def due(self, step: int, steps_done: int, epochs_done: int | None = None) -> bool:
         return True
@@ -173,8 +174,3 @@ def _train(
     watch.variables = {r.key: digest_array(r.variable.value) for r in watch.records}
     watch.stopped = bool(model.stop_training)
     return watch
-
-
-def _flat(logs: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
-    for name, value in logs.items():
-        yield from _flat(value) if isinstance(value, Mapping) else [(name, value)]

@@ -70,3 +70,12 @@ def server(tmp_path_factory: pytest.TempPathFactory, migrated_db: Path) -> Itera
     running.start()
     yield running
     running.kill()
+
+
+@pytest.fixture(params=["sqlite", "server"])
+def where(request: pytest.FixtureRequest, stored_home: Path) -> tuple[str | None, Path]:
+    """(tracking URI, database) of both kinds of stores."""
+    if request.param == "sqlite":
+        return None, stored_home / "mlflow.db"
+    server: Server = request.getfixturevalue("server")
+    return server.uri, server.db

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest_tracking import Server, begin, make_run, pairs_in, points_in, row_of
+from conftest_tracking import begin, make_run, pairs_in, points_in, row_of
 from mlflow import MlflowClient
 
 from xptrain.errors import TrackerError
@@ -30,15 +30,6 @@ def opened(home: Path, uri: str | None = None, **info: Any) -> tuple[MlflowTrack
     run = make_run(home, uri, **info)
     tracker = open_tracker(run.info)
     return tracker, tracker.open(run.info)  # type: ignore[return-value]
-
-
-@pytest.fixture(params=["sqlite", "server"])
-def where(request: pytest.FixtureRequest, stored_home: Path) -> tuple[str | None, Path]:
-    """(tracking URI, database) of both kinds of stores."""
-    if request.param == "sqlite":
-        return None, stored_home / "mlflow.db"
-    server: Server = request.getfixturevalue("server")
-    return server.uri, server.db
 
 
 def test_a_run_is_described_and_found_again_by_its_key(stored_home: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest_tracking import Server, begin, make_run, pairs_in, points_in, row_of
+from conftest_tracking import begin, make_run, pairs_in, points_in, row_of
 
 from xptrain.errors import TrackerError, UsageError
 from xptrain.tracking import artifacts, names
@@ -23,15 +23,6 @@ from xptrain.tracking.tracker import MemoryTracker
 
 BAD = "bad\udc80na\x00me"
 SHOWN = "bad\\udc80na\\x00me"
-
-
-@pytest.fixture(params=["sqlite", "server"])
-def where(request: pytest.FixtureRequest, stored_home: Path) -> tuple[str | None, Path]:
-    """(tracking URI, database) of both kinds of stores."""
-    if request.param == "sqlite":
-        return None, stored_home / "mlflow.db"
-    server: Server = request.getfixturevalue("server")
-    return server.uri, server.db
 
 
 # In MLflow ------------------------------------------------------------------------------------------

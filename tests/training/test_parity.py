@@ -124,6 +124,23 @@ def test_evaluate_and_predict_agree_with_keras() -> None:
 
 
 @pytest.mark.usefixtures("no_keras_fit")
+def test_callbacks_that_predict_or_test_inside_an_epoch() -> None:
+    class Look(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            self.model.predict(X[:8], verbose=0)
+            self.model.test_on_batch(X[:8], Y[:8])
+
+    results = []
+    for train in (keras_fit, lambda model, **arguments: Trainer(model, seed=0).fit(**arguments)):
+        keras.utils.set_random_seed(1)
+        model = dropout_model()
+        arguments = {"x": X, "y": Y, "epochs": 2, "batch_size": 8, "shuffle": False, "verbose": 0}
+        history = train(model, callbacks=[Look()], **arguments)
+        results.append((variable_digests(model), history.history))
+    assert results[1] == results[0]
+
+
+@pytest.mark.usefixtures("no_keras_fit")
 def test_the_fixture_does_stop_keras() -> None:
     with pytest.raises(AssertionError, match="own loop"):
         small().fit(X, Y)

@@ -15,13 +15,13 @@ from xptrain.errors import (
     RestoreMismatchError,
 )
 from xptrain.state.records import VariableRecord
-from xptrain.state.restore import check_match, restore_variables
+from xptrain.state.restore import restore_variables
+from xptrain.state.snapshot import END
 from xptrain.training.keras_backend.variables import finish_restore, is_built, layer_records
 
 if TYPE_CHECKING:
     from xptrain.checkpoint.store import Store
 
-_END = "end/"
 # Variables outside the tree of layers are keyed by their role.
 _OF_THE_MODEL = ("model/", "trainable/", "non_trainable/")
 
@@ -88,20 +88,16 @@ def _newest_good(store: Store, key: str) -> Loaded:
 
 def _weights(loaded: Loaded) -> Mapping[str, Any]:
     """Return the arrays of the model's own variables, as the fit left them when it ended here."""
-    ended = {key[len(_END) :]: leaf for key, leaf in loaded.leaves.items() if key.startswith(_END)}
+    ended = {key[len(END) :]: leaf for key, leaf in loaded.leaves.items() if key.startswith(END)}
     leaves = {**loaded.leaves, **(ended if loaded.receipt.cursor.done else {})}
     return {key: leaf for key, leaf in leaves.items() if key.startswith(_OF_THE_MODEL)}
 
 
 def _write(wanted: list[VariableRecord], leaves: Mapping[str, Any]) -> None:
-    import jax.numpy as jnp
-
     try:
-        check_match(wanted, leaves)
+        restore_variables(wanted, leaves)
     except RestoreMismatchError as error:
         remedy = "make a model with the layers of the run's model"
         raise RestoreMismatchError(
             error.what, expected=error.expected, found=error.found, remedy=remedy
         ) from None
-    # A NumPy buffer that a variable shares would be given away by its first train step.
-    restore_variables(wanted, {key: jnp.array(leaf, copy=True) for key, leaf in leaves.items()})

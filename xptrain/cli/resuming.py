@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import os
 import shlex
 import socket
@@ -18,7 +17,7 @@ from xptrain.cli.showing import where_it_goes_on
 from xptrain.errors import RunLiveError, UsageError
 from xptrain.provenance.difference import check_allow
 from xptrain.provenance.environment import environment_changes, resume_environment
-from xptrain.session.opening import check_checkpoint_folder
+from xptrain.session.opening import check_checkpoint_folder, user_name
 from xptrain.tracking.folder import find, home
 from xptrain.tracking.stores import check_sqlite, sqlite_path, unmask
 
@@ -102,7 +101,7 @@ def _say_what(reading: Reading, command: Recorded) -> None:
 def _ask(reading: Reading, command: Recorded) -> None:
     """Ask before a command of somebody else is started (law L12)."""
     info = reading.info
-    strange = [f"user {info.user}"] if info.user != _user() else []
+    strange = [f"user {info.user}"] if info.user != user_name() else []
     strange += [f"host {info.host}"] if info.host != socket.gethostname() else []
     strange += [] if is_here(command.root, command.cwd) else [f"repository {command.root}"]
     if not strange:
@@ -128,10 +127,3 @@ def _become(reading: Reading, command: Recorded, allow: frozenset[str]) -> None:
     os.chdir(command.cwd)
     # No child: whoever signals, waits for or looks up this process means the training itself.
     os.execve(command.interpreter, command.command, env)
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return str(os.getuid())

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
 
-import xptrain.tracking.processes as processes
 from xptrain.analysis.reading import Reading, read
 from xptrain.analysis.status import RUNNING, is_running
 from xptrain.checkpoint.lock import RunLock
 from xptrain.cli import console
 from xptrain.errors import TrackerError
+from xptrain.tracking import recorder
 from xptrain.tracking.attempts import Attempt
 from xptrain.tracking.drain import Delivery, reconcile
-from xptrain.tracking.folder import RunFolder, all_runs, find, home
+from xptrain.tracking.folder import all_runs, find, home
 from xptrain.tracking.stores import open_tracker, sqlite_path, unmask
 
 
@@ -78,7 +77,7 @@ def deliver(reading: Reading) -> Delivery:
 def settle(readings: Iterable[Reading]) -> None:
     """Tell the tracking store of runs that ended while nobody watched; trouble is said, not raised."""
     for reading in readings:
-        if not reading.unsettled or _recorder_lives(reading.folder):
+        if not reading.unsettled or recorder.lives(reading.folder):
             continue
         try:
             delivery = deliver(reading)
@@ -93,14 +92,6 @@ def settle(readings: Iterable[Reading]) -> None:
         console.err().print(
             f"xptrain: run {reading.info.key} is now {delivery.status} in MLflow", style="dim"
         )
-
-
-def _recorder_lives(folder: RunFolder) -> bool:
-    try:
-        found = json.loads(folder.recorder_json.read_bytes())
-        return processes.alive(found["pid"], found["pid_started"])
-    except (OSError, ValueError, KeyError):
-        return False
 
 
 def _counts(delivery: Delivery) -> dict[str, object]:

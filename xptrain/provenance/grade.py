@@ -157,6 +157,18 @@ def admit(
     )
 
 
+def check_exactness(exactness: str) -> str:
+    """Return `exactness`, or raise UsageError when there is no such one."""
+    if exactness not in _LOWEST:
+        raise UsageError(
+            "unknown exactness",
+            expected=", ".join(_LOWEST),
+            found=repr(exactness),
+            remedy="correct exactness=",
+        )
+    return exactness
+
+
 def require(grade: Grade, exactness: str) -> None:
     """Refuse a run whose grade is below the requested exactness.
 
@@ -171,13 +183,7 @@ def require(grade: Grade, exactness: str) -> None:
     Example:
         >>> require(Grade("same-topology"), "same-topology")
     """
-    if exactness not in _LOWEST:
-        raise UsageError(
-            "unknown exactness",
-            expected=", ".join(_LOWEST),
-            found=repr(exactness),
-            remedy="correct exactness=",
-        )
+    check_exactness(exactness)
     if _ORDER.index(grade.level) >= _ORDER.index(_LOWEST[exactness]):
         return
     enough = next(

@@ -73,7 +73,7 @@ def run(
             seed=seed,
             resume=resume,
             exactness=exactness,
-            allow=[allow] if isinstance(allow, str) else list(allow),
+            allow=allow,
             checkpoint=checkpoint,
             tags=tags,
             description=description,

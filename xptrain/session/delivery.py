@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from xptrain.errors import TrackerError
 from xptrain.session.readable import say
 from xptrain.tracking import recorder
 from xptrain.tracking.folder import RunFolder
@@ -28,21 +27,11 @@ class Delivery:
         Raises:
             TrackerError: If it cannot be started.
         """
-        try:
-            recorder.spawn(self._folder, self._uri)
-        except OSError as error:
-            raise TrackerError(
-                "the recorder, which sends the run to MLflow, cannot be started",
-                found=str(error),
-                remedy=f"make {self._folder.path} writable and leave room for one more process",
-            ) from error
+        recorder.spawn(self._folder, self._uri)
 
     def keep(self) -> None:
         """Start the recorder again if it died; training goes on either way."""
-        try:
-            recorder.ensure(self._folder, self._uri)
-        except OSError as error:
-            say(f"the recorder cannot be started ({error}); `xptrain sync` delivers later")
+        recorder.ensure(self._folder, self._uri)
 
     def wait(self) -> None:
         """Give the recorder a moment to deliver the end of the journal, and say when that was too short."""

@@ -80,7 +80,7 @@ def find_or_create(settings: Settings) -> Found:
         script=str(Path(script).absolute()) if script else None,
         argv=tuple(_shown_arguments()),
         cwd=str(Path.cwd()),
-        user=_user(),
+        user=user_name(),
         host=socket.gethostname(),
         setup={
             "seed": seed,
@@ -183,7 +183,8 @@ def _shown_arguments() -> list[str]:
     return redact_argv(sys.argv[1:])[0]
 
 
-def _user() -> str:
+def user_name() -> str:
+    """Return the name of whoever runs this process, or the number of one without a name."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):

@@ -13,9 +13,9 @@ from typing import Any
 from xptrain.checkpoint.policies import Policy
 from xptrain.errors import UsageError
 from xptrain.provenance.difference import check_allow
+from xptrain.provenance.grade import check_exactness
 from xptrain.session.config import to_json
 
-EXACTNESS = ("same-topology", "exact", "any")
 _KEY = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 
 
@@ -47,7 +47,7 @@ def check(
     seed: int | None,
     resume: str,
     exactness: str,
-    allow: Iterable[str],
+    allow: str | Iterable[str],
     checkpoint: Any,
     tags: Mapping[str, Any] | None,
     description: str | None,
@@ -69,13 +69,6 @@ def check(
             found=repr(key),
             remedy="choose another key, or leave it out to get a new one",
         )
-    if exactness not in EXACTNESS:
-        raise UsageError(
-            "unknown exactness",
-            expected=" | ".join(EXACTNESS),
-            found=repr(exactness),
-            remedy="choose one of them",
-        )
     if not isinstance(resume, str) or not resume:
         raise UsageError(
             "resume= cannot be used", expected='"never", "auto" or the id of a run', found=repr(resume)
@@ -91,8 +84,8 @@ def check(
         config=None if config is None else to_json(config),
         seed=seed,
         resume=resume,
-        exactness=exactness,
-        allow=check_allow([allow] if isinstance(allow, str) else allow) | allowed_by_command(),
+        exactness=check_exactness(exactness),
+        allow=check_allow(allow) | allowed_by_command(),
         policy=Policy(checkpoint),
         tags={str(tag): str(value) for tag, value in (tags or {}).items()},
         description=description,

@@ -18,6 +18,7 @@ import numpy as np
 
 from xptrain.state.capture import own_copy
 from xptrain.state.containers import CONTAINERS, container_of
+from xptrain.state.snapshot import HOST
 
 KIND = "!"
 SCALARS = frozenset({type(None), bool, int, float, str})
@@ -99,7 +100,7 @@ class Encoder:
         return {KIND: "jax", "v": self._set_aside(own_copy(value))}
 
     def _set_aside(self, array: Any) -> str:
-        key = f"host/{len(self._arrays)}"
+        key = f"{HOST}{len(self._arrays)}"
         self._arrays[key] = array
         return key
 

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
+
+# First parts of leaf keys that name no variable of the train state: arrays of the host state, and what
+# `on_train_end` changed in the last snapshot of a fit.
+HOST: Final = "host/"
+END: Final = "end/"
 
 
 @dataclass(frozen=True)

@@ -114,11 +114,7 @@ def ensure(folder: RunFolder, tracking_uri: str | None = None) -> bool:
     """
     for child in _children:
         child.poll()  # takes the exit status of dead ones, which would stay zombies
-    try:
-        found = json.loads(folder.recorder_json.read_bytes())
-    except (OSError, ValueError):
-        found = {"pid": 0, "pid_started": 0.0, "watches": 0}
-    if found["watches"] == os.getpid() and processes.alive(found["pid"], found["pid_started"]):
+    if lives(folder, watches=os.getpid()):
         return False
     try:
         spawn(folder, tracking_uri)
@@ -126,6 +122,21 @@ def ensure(folder: RunFolder, tracking_uri: str | None = None) -> bool:
         warnings.warn(str(error), stacklevel=2)
         return False
     return True
+
+
+def lives(folder: RunFolder, watches: int | None = None) -> bool:
+    """Tell whether a run's recorder runs.
+
+    Args:
+        folder: The run.
+        watches: Only one that watches this process counts; None for any.
+    """
+    try:
+        found = json.loads(folder.recorder_json.read_bytes())
+        is_it = watches is None or found["watches"] == watches
+        return is_it and processes.alive(found["pid"], found["pid_started"])
+    except (OSError, ValueError, KeyError):
+        return False
 
 
 def _started(pid: int) -> float:

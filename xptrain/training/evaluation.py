@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from xptrain.data.source import Source, in_chunks
 from xptrain.training.keras_backend import arrays
 from xptrain.training.keras_backend import callbacks as kc
 from xptrain.training.keras_backend.live import LiveState
-from xptrain.training.step import Step, test_step
-
-# Compiled once a model; `compile` changes nothing in it.
-_predict_steps: WeakKeyDictionary[Any, Step] = WeakKeyDictionary()
+from xptrain.training.step import predict_step, test_step
 
 
 def evaluate_source(model: Any, source: Source, callbacks: Any) -> dict[str, float]:
@@ -57,9 +53,7 @@ def predict_source(model: Any, source: Source, callbacks: Any) -> Any:
     import jax
     import numpy as np
 
-    step = _predict_steps.get(model)
-    if step is None or step.compiled != bool(not model.run_eagerly and model.jit_compile):
-        step = _predict_steps[model] = Step(_predict_step(model), model, None, donate=False)
+    step = predict_step(model)
     place = arrays.placer()
     callbacks.on_predict_begin()
     state = ([v.value for v in model.trainable_variables], [v.value for v in model.non_trainable_variables])
@@ -76,11 +70,3 @@ def predict_source(model: Any, source: Source, callbacks: Any) -> Any:
         variable.assign(value)
     callbacks.on_predict_end()
     return jax.tree.map(lambda *parts: np.concatenate(parts), *outputs)
-
-
-def _predict_step(model: Any) -> Any:
-    def step(state: Any, batch: Any) -> Any:
-        outputs, non_trainable = model.predict_step(state, batch)
-        return outputs, (state[0], non_trainable)
-
-    return step

@@ -11,13 +11,10 @@ from xptrain.state.capture import capture_variables, own_copy, swap_averages
 from xptrain.state.codec import decode, encode
 from xptrain.state.restore import check_match, restore_variables
 from xptrain.state.rng import capture_rng, restore_rng
-from xptrain.state.snapshot import Cursor, Snapshot
+from xptrain.state.snapshot import END, HOST, Cursor, Snapshot
 from xptrain.training.keras_backend import variables
 from xptrain.training.keras_backend.live import LiveState
 from xptrain.training.logs import numbers
-
-_HOST = "host/"
-_END = "end/"
 
 
 class FitState:
@@ -90,7 +87,7 @@ class FitState:
             stopped: Whether a callback ended the fit.
         """
         host_arrays: dict[str, Any] = {
-            key: value for key, value in before.leaves.items() if key.startswith(_HOST)
+            key: value for key, value in before.leaves.items() if key.startswith(HOST)
         }
         end = {
             "callbacks": self.callback_states.capture(host_arrays),
@@ -99,7 +96,7 @@ class FitState:
         # Exchanged in the snapshot, so that the pair is not what the model holds although it did not change.
         exchanged = self._pairs.keys() | set(self._pairs.values())
         changed = {
-            _END + record.key: own_copy(record.variable.value)
+            END + record.key: own_copy(record.variable.value)
             for record in self.records
             if record.key in exchanged or record.variable.value is not self._at_snapshot.get(record.key)
         }
@@ -124,7 +121,7 @@ class FitState:
 
     def restore_end(self, restored: Any) -> None:
         """Write what a finished fit ended with; see `restore`."""
-        changed = {key[len(_END) :]: value for key, value in restored.leaves.items() if key.startswith(_END)}
+        changed = {key[len(END) :]: value for key, value in restored.leaves.items() if key.startswith(END)}
         host = {**restored.host, **restored.host["end"], "averages_in_model": False}
         self._write(restored, host, changed, (), finished=True)
         self._model.stop_training = restored.host["stopped"]
@@ -155,7 +152,7 @@ class FitState:
         finished: bool = False,
     ) -> list[SettingChange]:
         entries = _matched(host["callbacks"], self.callback_states.names)
-        leaves = {key: value for key, value in restored.leaves.items() if not key.startswith((_HOST, _END))}
+        leaves = {key: value for key, value in restored.leaves.items() if not key.startswith((HOST, END))}
         leaves.update(changed)
         if host["averages_in_model"]:
             leaves = swap_averages(leaves, variables.all_average_pairs(self._model))

@@ -31,7 +31,7 @@ class Step:
     ) -> None:
         import jax
 
-        self.compiled = bool(not model.run_eagerly and model.jit_compile)
+        self.compiled = _is_compiled(model)
         out = None if shardings is None else (None, shardings)
         donated = 0 if donate else ()
         self.call = (
@@ -67,6 +67,28 @@ def train_step(model: Any) -> Step:
 def test_step(model: Any) -> Step:
     """Return the model's compiled test step, made anew after each `compile`."""
     return _kept(model, "test_function", model.test_step, False)
+
+
+def predict_step(model: Any) -> Step:
+    """Return the model's compiled predict step, whose inputs stay whole.
+
+    It is kept under a name of ours: Keras's own function joins the outputs of several batches.
+    """
+    kept = getattr(model, "xptrain_predict_step", None)
+    if isinstance(kept, Step) and kept.compiled == _is_compiled(model):
+        return kept
+
+    def function(state: Any, batch: Any) -> Any:
+        outputs, non_trainable = model.predict_step(state, batch)
+        return outputs, (state[0], non_trainable)
+
+    step = Step(function, model, None, donate=False)
+    object.__setattr__(model, "xptrain_predict_step", step)
+    return step
+
+
+def _is_compiled(model: Any) -> bool:
+    return bool(not model.run_eagerly and model.jit_compile)
 
 
 def _kept(model: Any, attribute: str, function: Callable[..., Any], training: bool) -> Step:

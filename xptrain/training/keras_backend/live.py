@@ -42,6 +42,8 @@ class LiveState:
             for variables in self._variables:
                 for variable in variables:
                     variable._value = None
+            # A callback may have called evaluate or predict, which leave another dict (or none) here.
+            object.__setattr__(self._model, "_jax_state", self._newest)
             self.put(self._state)
         return self._state
 
@@ -51,8 +53,6 @@ class LiveState:
         newest = self._newest
         for name, arrays in zip(self._names, state, strict=True):
             newest[name] = arrays
-        # A callback may have called evaluate or predict, which leave another dict (or none) here.
-        object.__setattr__(self._model, "_jax_state", newest)
         object.__setattr__(self._model, "_jax_state_synced", False)
 
     def attach(self) -> None:
