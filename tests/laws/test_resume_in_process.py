@@ -293,6 +293,52 @@ def test_a_setting_that_on_train_begin_changes() -> None:
     assert assert_resume_exact(small, lambda: {**arguments, "callbacks": [Warm()]}, cuts=[5, 10]) == 2
 
 
+class Noting(keras.callbacks.Callback):
+    """Keeps what it has seen on the model, its layers and its optimizer, and acts on it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shared: list[int] = []
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        self.model.notes = {"best": None, "seen": self.shared}
+        self.model.rate = 0.05
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.shared.append(batch)
+        self.model.layers[0].calls = getattr(self.model.layers[0], "calls", 0) + 1
+        self.model.optimizer.hits = (self.model.layers[0].calls, len(self.model.notes["seen"]))
+        self.model.rate *= 0.9
+        self.model.optimizer.learning_rate = self.model.rate
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        best = self.model.notes["best"]
+        self.model.notes["best"] = logs["loss"] if best is None else min(best, logs["loss"])
+        logs.update(best=self.model.notes["best"], calls=sum(self.model.optimizer.hits))
+
+
+def test_what_a_callback_keeps_on_the_model_goes_on() -> None:
+    arguments = {"x": X, "y": Y, "batch_size": 8, "epochs": 3}
+    assert assert_resume_exact(small, lambda: {**arguments, "callbacks": [Noting()]}, cuts=[3, 5, 10]) == 3
+
+
+def test_attributes_of_an_eager_model_go_on() -> None:
+    class Warming(keras.layers.Layer):
+        scale = 0.0
+
+        def call(self, inputs: Any, training: bool = False) -> Any:
+            if training:
+                self.scale = min(1.0, self.scale + 0.1)
+            return inputs * self.scale
+
+    def make() -> Any:
+        model = small(keras.optimizers.SGD(0.05), Warming())
+        model.run_eagerly = True
+        return model
+
+    assert assert_resume_exact(make, lambda: {"x": X, "y": Y, "batch_size": 8, "epochs": 2}, cuts=[4, 7]) == 2
+
+
 def test_values_that_are_no_numbers_equal_themselves() -> None:
     broken = X.copy()
     broken[3] = np.nan

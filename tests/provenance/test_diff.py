@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from xptrain.errors import ChangedError, UsageError
-from xptrain.provenance.diff import compare, refuse
-from xptrain.provenance.difference import CATEGORIES, Difference, split
+from xptrain.provenance.diff.compare import compare, refuse
+from xptrain.provenance.diff.difference import CATEGORIES, Difference, split
 from xptrain.provenance.hazards import check
 from xptrain.provenance.summary import difference_table, hazard_table, table
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from xptrain.errors import ChangedError, InexactError, UsageError
-from xptrain.provenance.difference import Difference
+from xptrain.provenance.diff.difference import Difference
 from xptrain.provenance.grade import Grade, admit, assess, require
 from xptrain.provenance.hazards import Hit, check
 

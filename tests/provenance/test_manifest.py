@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from xptrain.provenance.diff import compare, refuse
+from xptrain.provenance.diff.compare import compare, refuse
 
 Python = Callable[..., str]
 

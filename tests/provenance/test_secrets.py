@@ -16,7 +16,7 @@ from xptrain.provenance.secrets import (
     redact_mapping,
     redact_text,
 )
-from xptrain.state.secret_names import is_secret_name
+from xptrain.state.python.secret_names import is_secret_name
 
 ALNUM = string.ascii_letters + string.digits
 KEY = "-----BEGIN RSA PRIVATE KEY-----\n{}\n-----END RSA PRIVATE KEY-----"

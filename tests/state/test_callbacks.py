@@ -19,7 +19,7 @@ import pytest
 from tests.examples import small
 from xptrain.checkpoint.receipts import plain
 from xptrain.errors import RestoreMismatchError
-from xptrain.state.callbacks import CallbackStates
+from xptrain.state.python.states import PythonState
 
 
 class Keeper(keras.callbacks.Callback):
@@ -50,17 +50,17 @@ class Phase(enum.Enum):
     MAIN = 2
 
 
-def begun(callbacks: list[Any]) -> CallbackStates:
-    states = CallbackStates(callbacks)
+def begun(callbacks: list[Any]) -> PythonState:
+    states = PythonState(callbacks)
     for callback in callbacks:
         callback.on_train_begin()
     states.begin()
     return states
 
 
-def captured(states: CallbackStates) -> tuple[list[Any], dict[str, Any]]:
+def captured(states: PythonState) -> tuple[Any, dict[str, Any]]:
     arrays: dict[str, Any] = {}
-    return plain({"callbacks": states.capture(arrays)})["callbacks"], arrays
+    return plain(states.capture(arrays)), arrays
 
 
 def resumed(make: Callable[[], list[Any]], train: Callable[[list[Any]], None]) -> list[Any]:
@@ -388,7 +388,7 @@ def test_a_setting_that_is_as_it_was_given_is_put_back_to_what_is_given_now() ->
 
 
 def test_a_large_setting_that_on_train_begin_changes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("xptrain.state.settings._KEPT_BYTES", 4)
+    monkeypatch.setattr("xptrain.state.python.settings._KEPT_BYTES", 4)
 
     class Emptying(Given):
         def on_train_begin(self, logs: Any = None) -> None:
@@ -465,7 +465,7 @@ def test_callbacks_may_come_in_another_order() -> None:
     first[0].metric.update_state(3.0)
     entries, arrays = captured(states)
     second = [Given([1]), Keeper(metric=keras.metrics.Mean())]
-    begun(second).restore(entries[::-1], arrays)
+    begun(second).restore({**entries, "callbacks": entries["callbacks"][::-1]}, arrays)
     assert float(second[1].metric.result()) == 3.0
 
 
@@ -475,7 +475,7 @@ def test_callbacks_may_come_in_another_order() -> None:
 def logged(path: Path, epochs: range, *, append: bool = False, resume: Any = None) -> Any:
     """Log some epochs, from an earlier capture on if there is one; return the capture after the first."""
     logger = keras.callbacks.CSVLogger(str(path), append=append)
-    states = CallbackStates([logger])
+    states = PythonState([logger])
     prepared = states.prepare(resume is not None)
     logger.on_train_begin()
     states.begin()
@@ -536,10 +536,10 @@ def test_a_start_over_takes_back_what_was_appended(tmp_path: Path) -> None:
     path = tmp_path / "log.csv"
     path.write_text("mine\n")
     offsets = json.loads(
-        json.dumps(CallbackStates([keras.callbacks.CSVLogger(str(path), append=True)]).file_offsets())
+        json.dumps(PythonState([keras.callbacks.CSVLogger(str(path), append=True)]).file_offsets())
     )
     logged(path, range(2), append=True)
-    states = CallbackStates([keras.callbacks.CSVLogger(str(path), append=True)])
+    states = PythonState([keras.callbacks.CSVLogger(str(path), append=True)])
     with pytest.warns(UserWarning, match="cut-1"):
         states.cut_files(offsets)
     assert path.read_text() == "mine\n"

@@ -18,9 +18,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from xptrain.checkpoint.leaves import to_host
-from xptrain.state.codec import Unencodable, decode, encode
 from xptrain.state.digest import digest_array, digest_json
 from xptrain.state.rng import capture_rng, restore_rng
+from xptrain.state.values.codec import Unencodable, decode, encode
 
 SCALARS = st.one_of(
     st.none(),

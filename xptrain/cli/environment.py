@@ -12,8 +12,8 @@ from xptrain.analysis.reading import read
 from xptrain.cli import console
 from xptrain.errors import UsageError
 from xptrain.provenance import canary, devices, environment, flags, hazards, machine, packages
-from xptrain.provenance.diff import compare
-from xptrain.provenance.difference import Difference
+from xptrain.provenance.diff.compare import compare
+from xptrain.provenance.diff.difference import Difference
 from xptrain.tracking.folder import find, home
 
 

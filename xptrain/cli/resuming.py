@@ -15,7 +15,7 @@ from xptrain.cli import console
 from xptrain.cli.recorded import Recorded, is_here, recorded
 from xptrain.cli.showing import where_it_goes_on
 from xptrain.errors import RunLiveError, UsageError
-from xptrain.provenance.difference import check_allow
+from xptrain.provenance.diff.difference import check_allow
 from xptrain.provenance.environment import environment_changes, resume_environment
 from xptrain.session.opening import check_checkpoint_folder, user_name
 from xptrain.tracking.folder import find, home

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from xptrain.provenance.secrets import redact_text
-from xptrain.state.secret_names import is_secret_name
+from xptrain.state.python.secret_names import is_secret_name
 
 _MOVERS: Final = re.compile(
     r"""(?x)^(?:

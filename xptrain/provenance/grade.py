@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from xptrain.errors import InexactError, UsageError
-from xptrain.provenance.diff import refuse
-from xptrain.provenance.difference import Difference, check_allow, split
+from xptrain.provenance.diff.compare import refuse
+from xptrain.provenance.diff.difference import Difference, check_allow, split
 from xptrain.provenance.hazards import Hit
 
 Level = Literal["exact", "same-topology", "approximate"]

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import Final
 
-from xptrain.provenance.difference import Difference
+from xptrain.provenance.diff.difference import Difference
 from xptrain.provenance.hazards import Hit
 
 _WIDEST: Final = 38

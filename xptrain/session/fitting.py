@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from xptrain.checkpoint.receipts import Loaded
 from xptrain.errors import UsageError
 from xptrain.provenance.data import fingerprint
-from xptrain.provenance.diff import compare
-from xptrain.provenance.difference import Difference
+from xptrain.provenance.diff.compare import compare
+from xptrain.provenance.diff.difference import Difference
 from xptrain.provenance.grade import Grade, admit, require
 from xptrain.provenance.hazards import Hit
 from xptrain.provenance.manifest import capture_dynamic

@@ -13,8 +13,9 @@ from typing import Any
 
 from xptrain.checkpoint.lock import RunLock
 from xptrain.errors import CheckpointNotFoundError, CheckpointWriteError, RunLiveError
-from xptrain.provenance import diff, summary
-from xptrain.provenance.difference import Difference
+from xptrain.provenance import summary
+from xptrain.provenance.diff import compare as diff
+from xptrain.provenance.diff.difference import Difference
 from xptrain.provenance.manifest import Capture, capture_static
 from xptrain.provenance.secrets import redact_mapping
 from xptrain.session import identity

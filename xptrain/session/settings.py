@@ -12,7 +12,7 @@ from typing import Any
 
 from xptrain.checkpoint.policies import Policy
 from xptrain.errors import UsageError
-from xptrain.provenance.difference import check_allow
+from xptrain.provenance.diff.difference import check_allow
 from xptrain.provenance.grade import check_exactness
 from xptrain.session.config import to_json
 

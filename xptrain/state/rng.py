@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from xptrain.state.codec import decode, encode
+from xptrain.state.values.codec import decode, encode
 
 
 def capture_rng(arrays: MutableMapping[str, Any]) -> Any:

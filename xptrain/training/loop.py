@@ -64,10 +64,10 @@ class Fit:
         epoch, skip = plan.initial_epoch, 0
         self._callbacks.callbacks.append(tap)
         try:
-            prepared = self._state.callback_states.prepare(resuming=restored is not None)
+            prepared = self._state.python_state.prepare(resuming=restored is not None)
             was_initial = kc.initial_epoch(model)
             self._callbacks.on_train_begin()
-            self._state.callback_states.begin()
+            self._state.python_state.begin()
             # `BackupAndRestore` sets it there, for this fit only.
             epoch = kc.initial_epoch(model) or epoch
             kc.set_initial_epoch(model, was_initial)

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from xptrain.state.callbacks import CallbackStates, SettingChange
 from xptrain.state.capture import capture_variables, own_copy, swap_averages
-from xptrain.state.codec import decode, encode
+from xptrain.state.python.states import PythonState, SettingChange
 from xptrain.state.restore import check_match, restore_variables
 from xptrain.state.rng import capture_rng, restore_rng
 from xptrain.state.snapshot import END, HOST, Cursor, Snapshot
+from xptrain.state.values.codec import decode, encode
 from xptrain.training.keras_backend import variables
 from xptrain.training.keras_backend.live import LiveState
 from xptrain.training.logs import numbers
@@ -29,7 +29,7 @@ class FitState:
         self._model = model
         self._callbacks = list(callbacks)
         self.records = variables.records(model)
-        self.callback_states = CallbackStates(self._callbacks)
+        self.python_state = PythonState(self._callbacks, variables.owners(model))
         self._last: Mapping[str, Any] = {}
         self._at_snapshot: Mapping[str, Any] = {}
         self._pairs: Mapping[str, str] = {}
@@ -37,12 +37,12 @@ class FitState:
     @property
     def uncaptured(self) -> list[str]:
         """What moves the fit and is in no checkpoint: it lowers the grade."""
-        return [*self.callback_states.uncaptured, *variables.hidden_states(self._model)]
+        return [*self.python_state.uncaptured, *variables.hidden_states(self._model)]
 
     def remember(self) -> None:
         """Keep a copy of the variables to fall back on, and find out what of the callbacks cannot be kept."""
         self._last = capture_variables(self.records)
-        self.callback_states.capture({})
+        self.python_state.capture({})
 
     def snapshot(
         self, fit: int, epoch: int, batch: int, step: int, metrics: Mapping[str, Any] | None = None
@@ -63,7 +63,7 @@ class FitState:
         pairs = self._pairs = variables.average_pairs(self._model, self._callbacks)
         host_arrays: dict[str, Any] = {}
         host = {
-            "callbacks": self.callback_states.capture(host_arrays),
+            "python": self.python_state.capture(host_arrays),
             "rng": _capture_rng(host_arrays),
             "averages_in_model": bool(pairs),
         }
@@ -90,7 +90,7 @@ class FitState:
             key: value for key, value in before.leaves.items() if key.startswith(HOST)
         }
         end = {
-            "callbacks": self.callback_states.capture(host_arrays),
+            "python": self.python_state.capture(host_arrays),
             "rng": _capture_rng(host_arrays),
         }
         # Exchanged in the snapshot, so that the pair is not what the model holds although it did not change.
@@ -112,7 +112,7 @@ class FitState:
 
         Args:
             restored: A `Restored` checkpoint.
-            prepared: What `CallbackStates.prepare` returned.
+            prepared: What `PythonState.prepare` returned.
 
         Raises:
             RestoreMismatchError: If the checkpoint is of another model; then nothing was written.
@@ -151,17 +151,19 @@ class FitState:
         *,
         finished: bool = False,
     ) -> list[SettingChange]:
-        entries = _matched(host["callbacks"], self.callback_states.names)
+        entries = _matched(host["python"]["callbacks"], self.python_state.names)
         leaves = {key: value for key, value in restored.leaves.items() if not key.startswith((HOST, END))}
         leaves.update(changed)
         if host["averages_in_model"]:
             leaves = swap_averages(leaves, variables.all_average_pairs(self._model))
         # Everything is made ready before anything is written: a restore is whole or does not happen.
         check_match(self.records, leaves)
-        decoded = self.callback_states.decode(entries, restored.leaves, strict=not finished)
+        decoded = self.python_state.decode(
+            {**host["python"], "callbacks": entries}, restored.leaves, strict=not finished
+        )
         restore_variables(self.records, leaves)
         variables.finish_restore(self._model)
-        changes = self.callback_states.apply(decoded, prepared)
+        changes = self.python_state.apply(decoded, prepared)
         restore_rng(host["rng"], restored.leaves)
         variables.set_global_seed(decode(host["rng"]["keras"], restored.leaves))
         return changes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from xptrain.state.records import Role, VariableRecord
@@ -60,21 +60,21 @@ def _layer_keys(model: Any) -> dict[int, str]:
         if id(variable) not in keys:
             keys[id(variable)] = _unique(key, taken)
 
-    def walk(layer: Any, prefix: str) -> None:
+    for prefix, layer in _layers(model, "model"):
         for variable in [*layer._trainable_variables, *layer._non_trainable_variables]:
             claim(variable, f"{prefix}/{variable.name}")
         for number, generator in enumerate(layer._seed_generators):
             claim(generator.state, f"{prefix}/seed.{number}")
-        position = 0
-        for sublayer in layer._layers:
-            if type(sublayer).__name__ == "InputLayer":
-                # It is there or not depending on how the model was written; it holds nothing.
-                continue
-            walk(sublayer, f"{prefix}/{position}.{_snake(type(sublayer).__name__)}")
-            position += 1
-
-    walk(model, "model")
     return keys
+
+
+def _layers(layer: Any, key: str) -> Iterator[tuple[str, Any]]:
+    """Return a layer and all layers in it, each with its key; one may come by several keys."""
+    yield key, layer
+    # An input layer is there or not depending on how the model was written; it holds nothing.
+    inner = [sublayer for sublayer in layer._layers if type(sublayer).__name__ != "InputLayer"]
+    for position, sublayer in enumerate(inner):
+        yield from _layers(sublayer, f"{key}/{position}.{_snake(type(sublayer).__name__)}")
 
 
 def _optimizer_keys(optimizer: Any, layer_keys: dict[int, str], prefix: str) -> dict[int, str]:
@@ -125,6 +125,22 @@ def _snake(name: str) -> str:
     from keras.src.utils.naming import to_snake_case
 
     return str(to_snake_case(name))
+
+
+def owners(model: Any) -> dict[str, Any]:
+    """Return the model and its parts that may hold Python attributes, by key, the model first."""
+    found: dict[str, Any] = {}
+    for key, layer in _layers(model, "model"):
+        if not any(layer is other for other in found.values()):
+            found[key] = layer
+    optimizer, key = model.optimizer, "optimizer"
+    while optimizer is not None:
+        found[key] = optimizer
+        optimizer, key = getattr(optimizer, "inner_optimizer", None), f"{key}/inner"
+    return found | {
+        f"metrics/{number}.{_snake(type(metric).__name__)}": metric
+        for number, metric in enumerate(model.metrics)
+    }
 
 
 def hidden_states(model: Any) -> list[str]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from xptrain.provenance.difference import Difference, Severity
-from xptrain.provenance.difference_text import show
+from xptrain.provenance.diff.difference import Difference, Severity
+from xptrain.provenance.diff.text import show
 
 Section = Mapping[str, Any]
 

@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Sequence
 from typing import Any
 
-from xptrain.state.held import variables_of
+from xptrain.state.values.held import variables_of
 
 
 class Known:
@@ -14,12 +14,13 @@ class Known:
 
     Args:
         callbacks: The callbacks of a fit, before `on_train_begin`, each with its model set.
+        model: The model, if the callbacks do not have it.
     """
 
-    def __init__(self, callbacks: Sequence[Any]) -> None:
+    def __init__(self, callbacks: Sequence[Any], model: Any = None) -> None:
         self._callbacks = {id(callback) for callback in callbacks}
         # Each callback of a fit is given the same model.
-        self._model = next((c.model for c in callbacks if getattr(c, "model", None) is not None), None)
+        self._model = next((c.model for c in callbacks if getattr(c, "model", None) is not None), model)
         self._first_values: dict[int, tuple[Any, list[Any]]] = {}
 
     def __call__(self, value: Any) -> bool:

@@ -11,11 +11,11 @@ import types
 from collections.abc import Callable, MutableMapping
 from typing import Any
 
-from xptrain.state import held
-from xptrain.state.anchors import FLAT, HELD, OPAQUE, Anchors, children_of, kind_of
-from xptrain.state.codec import KIND, Encoder, Unencodable, is_flat
-from xptrain.state.constants import is_constant
-from xptrain.state.containers import CONTAINERS
+from xptrain.state.values import held
+from xptrain.state.values.anchors import FLAT, HELD, OPAQUE, Anchors, children_of, kind_of
+from xptrain.state.values.codec import KIND, Encoder, Unencodable, is_flat
+from xptrain.state.values.constants import is_constant
+from xptrain.state.values.containers import CONTAINERS
 
 
 class GraphEncoder:

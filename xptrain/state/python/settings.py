@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from xptrain.state.anchors import OPAQUE, Anchors
-from xptrain.state.codec import KIND, Unencodable
 from xptrain.state.digest import digest_array, digest_json
-from xptrain.state.graph_decoder import GraphDecoder, nodes
-from xptrain.state.graph_encoder import GraphEncoder
+from xptrain.state.values.anchors import OPAQUE, Anchors
+from xptrain.state.values.codec import KIND, Unencodable
+from xptrain.state.values.decoder import GraphDecoder, nodes
+from xptrain.state.values.encoder import GraphEncoder
 
 # Larger settings, such as data to validate on, are not kept twice.
 _KEPT_BYTES = 64 * 2**20

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from xptrain.state.held import variables_of
+from xptrain.state.values.held import variables_of
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, range, slice, enum.Enum, re.Pattern)
 _METHODS = (types.MethodType, types.BuiltinFunctionType, types.MethodWrapperType)

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from xptrain.state.capture import own_copy
-from xptrain.state.containers import CONTAINERS, container_of
 from xptrain.state.snapshot import HOST
+from xptrain.state.values.containers import CONTAINERS, container_of
 
 KIND = "!"
 SCALARS = frozenset({type(None), bool, int, float, str})
@@ -245,7 +245,8 @@ def _descr_field(part: Any) -> Any:
 def _is_jax_array(value: Any) -> bool:
     import jax
 
-    return isinstance(value, jax.Array)
+    # What a compiled step left in an attribute is no array that anybody could use.
+    return isinstance(value, jax.Array) and not isinstance(value, jax.core.Tracer)
 
 
 def _comparison_name(value: Any) -> str | None:

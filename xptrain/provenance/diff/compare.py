@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from xptrain.errors import ChangedError
-from xptrain.provenance import diff_code, diff_place
-from xptrain.provenance.difference import Category, Difference, Severity, check_allow, split
-from xptrain.provenance.difference_text import items, show
+from xptrain.provenance.diff import code, place
+from xptrain.provenance.diff.difference import Category, Difference, Severity, check_allow, split
+from xptrain.provenance.diff.text import items, show
 from xptrain.provenance.summary import difference_table
 
 Section = Mapping[str, Any]
@@ -34,8 +34,8 @@ def compare(before: Section, after: Section) -> list[Difference]:
         old, new = before.get(name), after.get(name)
         if old is not None and new is not None:
             found += function(old, new)
-    found += diff_code.compare_code(before, after)
-    found = diff_place.relax_host(found, before, after)
+    found += code.compare_code(before, after)
+    found = place.relax_host(found, before, after)
     return sorted(found, key=lambda d: d.severity != "refuse")
 
 
@@ -168,5 +168,5 @@ _SECTIONS: Final[Mapping[str, Any]] = {
     "fit": _fit,
     "callbacks": _callbacks,
     "hazards": _hazards,
-    **diff_place.SECTIONS,
+    **place.SECTIONS,
 }

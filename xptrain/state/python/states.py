@@ -1,4 +1,4 @@
-"""States of callbacks: what each one has gathered, kept apart from how it was set up.
+"""Python state: what callbacks and the parts of the model have gathered, apart from how they were set up.
 
 A callback with `get_state`/`set_state` speaks for itself. Of any other one, the attributes are kept, and the
 variables that its functions close over. What still is as the script gave it is a setting: it is compared,
@@ -14,17 +14,18 @@ from functools import partial
 from typing import Any
 
 from xptrain.errors import RestoreMismatchError
-from xptrain.state import csv_files
-from xptrain.state.anchors import Anchors
-from xptrain.state.codec import decode, encode
-from xptrain.state.entries import beginning, decode_slots, encode_slots, note_begun
-from xptrain.state.graph_decoder import GraphDecoder
-from xptrain.state.graph_encoder import GraphEncoder
-from xptrain.state.known import Known
-from xptrain.state.settings import SettingChange, changed
-from xptrain.state.slots import is_csv_logger, slots_of
+from xptrain.state.python import csv_files
+from xptrain.state.python.entries import beginning, decode_slots, encode_slots, note_begun
+from xptrain.state.python.known import Known
+from xptrain.state.python.parts import Parts
+from xptrain.state.python.settings import SettingChange, changed
+from xptrain.state.python.slots import is_csv_logger, slots_of
+from xptrain.state.values.anchors import Anchors
+from xptrain.state.values.codec import decode, encode
+from xptrain.state.values.decoder import GraphDecoder
+from xptrain.state.values.encoder import GraphEncoder
 
-__all__ = ["CallbackStates", "Decoded", "SettingChange"]
+__all__ = ["Decoded", "PythonState", "SettingChange"]
 
 
 @dataclass
@@ -44,17 +45,20 @@ class Decoded:
     hooks: list[tuple[str, Callable[[], Any]]] = field(default_factory=list)
 
 
-class CallbackStates:
-    """Captures and restores the states of one fit's callbacks.
+class PythonState:
+    """Captures and restores what one fit's callbacks, and the parts of its model, hold in Python.
 
     Args:
         callbacks: The callbacks in the order in which they are called. Make this before `on_train_begin`,
             so that settings can be told from state.
+        owners: The model and its parts, by names that are the same in every attempt, the model first.
     """
 
-    def __init__(self, callbacks: Sequence[Any]) -> None:
+    def __init__(self, callbacks: Sequence[Any], owners: Mapping[str, Any] | None = None) -> None:
         self._callbacks = list(callbacks)
-        self._known = Known(self._callbacks)
+        owners = owners or {}
+        self._known = Known(self._callbacks, next(iter(owners.values()), None))
+        self._parts = Parts(owners, self._known)
         self._beginnings = [beginning(callback, self._known) for callback in self._callbacks]
         self._begun: Anchors | None = None
         self._shared_files: set[int] = set()
@@ -73,13 +77,17 @@ class CallbackStates:
                 note_begun(callback, self._beginnings[i])
                 for slot in slots_of(callback):
                     self._begun.add(f"{i}:{slot.name}", slot.get())
+            self._parts.begin(self._begun)
         return self._begun
 
-    def capture(self, arrays: MutableMapping[str, Any]) -> list[dict[str, Any]]:
+    def capture(self, arrays: MutableMapping[str, Any]) -> dict[str, Any]:
         """Return the states as JSON data and note in `uncaptured` what could not be stored.
 
         Args:
             arrays: Receives arrays, as in `codec.encode`.
+
+        Returns:
+            `callbacks`, one entry each in their order, and `model`, by part.
         """
         encoder = GraphEncoder(self.begin(), arrays, self._known.is_untouched)
         self.uncaptured = []
@@ -98,7 +106,7 @@ class CallbackStates:
                 callback.csv_file.flush()
                 entry["csv"] = csv_files.mark(callback.filename, callback.csv_file.tell())
             captured.append(entry)
-        return captured
+        return {"callbacks": captured, "model": self._parts.capture(encoder, self.uncaptured.append)}
 
     def prepare(self, resuming: bool) -> list[Any]:
         """Get callbacks ready for `on_train_begin` of a resumed fit; pass the result to `restore`.
@@ -111,12 +119,12 @@ class CallbackStates:
         return loggers
 
     def decode(
-        self, entries: Sequence[Mapping[str, Any]], arrays: Mapping[str, Any], *, strict: bool = True
+        self, captured: Mapping[str, Any], arrays: Mapping[str, Any], *, strict: bool = True
     ) -> Decoded:
         """Return the states ready to be written by `apply`; nothing is written before.
 
         Args:
-            entries: What `capture` returned, in the order of the callbacks now.
+            captured: What `capture` returned, its `callbacks` in the order of the callbacks now.
             arrays: The arrays it set aside.
             strict: False to leave alone what does not fit, with a warning: for a fit that is finished.
 
@@ -125,10 +133,12 @@ class CallbackStates:
                 `class` tell which.
             RestoreMismatchError: If an object that is to be filled is not there, or is another.
         """
+        entries, of_model = captured["callbacks"], captured.get("model", {})
         if [entry["class"] for entry in entries] != self.names:
             raise ValueError("the callbacks differ from those in the checkpoint")
         moved = {str(entry["index"]): str(i) for i, entry in enumerate(entries) if "index" in entry}
-        states = [entry.get("state", {}) for entry in entries]
+        moved |= {name: name for name in of_model}
+        states = [entry.get("state", {}) for entry in (*entries, *of_model.values())]
         decoder = GraphDecoder(self.begin(), arrays, states, partial(_place, moved))
         problems: list[str] = []
         decoded = Decoded(decoder.fill)
@@ -142,6 +152,8 @@ class CallbackStates:
                 decoded.hooks.append((name, partial(callback.set_state, decode(entry["own"], arrays))))
             if entry.get("csv"):
                 decoded.hooks.append((name, partial(self._cut_back, callback, entry["csv"])))
+        # After the contents: Keras copies lists and dicts that become attributes of a layer.
+        decoded.hooks += self._parts.decode(of_model, decoder, problems.append)
         if problems and strict:
             raise RestoreMismatchError(
                 "the checkpoint does not fit these callbacks; nothing was written into them",
@@ -173,10 +185,10 @@ class CallbackStates:
         return decoded.changes
 
     def restore(
-        self, entries: Sequence[Mapping[str, Any]], arrays: Mapping[str, Any], prepared: Sequence[Any] = ()
+        self, captured: Mapping[str, Any], arrays: Mapping[str, Any], prepared: Sequence[Any] = ()
     ) -> list[SettingChange]:
         """`decode` and `apply` in one."""
-        return self.apply(self.decode(entries, arrays), prepared)
+        return self.apply(self.decode(captured, arrays), prepared)
 
     def file_offsets(self) -> list[dict[str, Any]]:
         """Return where the files that `CSVLogger`s append to end now, before `on_train_begin`.

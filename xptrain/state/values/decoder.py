@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from xptrain.state import held
-from xptrain.state.anchors import HELD, OPAQUE, Anchors
-from xptrain.state.codec import KIND, Decoder
-from xptrain.state.containers import CONTAINERS
+from xptrain.state.values import held
+from xptrain.state.values.anchors import HELD, OPAQUE, Anchors
+from xptrain.state.values.codec import KIND, Decoder
+from xptrain.state.values.containers import CONTAINERS
 
 
 class GraphDecoder:

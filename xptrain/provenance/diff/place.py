@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from xptrain.provenance.difference import Category, Difference, Severity
-from xptrain.provenance.difference_text import items, show
+from xptrain.provenance.diff.difference import Category, Difference, Severity
+from xptrain.provenance.diff.text import items, show
 
 Section = Mapping[str, Any]
 

@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from xptrain.state.codec import KIND, Unencodable
-from xptrain.state.constants import is_constant
-from xptrain.state.graph_decoder import GraphDecoder
-from xptrain.state.graph_encoder import GraphEncoder
-from xptrain.state.known import Known
-from xptrain.state.secret_names import holds_secret
-from xptrain.state.settings import Setting, as_setting
-from xptrain.state.slots import Slot, is_stock, slots_of
+from xptrain.state.python.known import Known
+from xptrain.state.python.secret_names import holds_secret
+from xptrain.state.python.settings import Setting, as_setting
+from xptrain.state.python.slots import Slot, is_stock, slots_of
+from xptrain.state.values.codec import KIND, Unencodable
+from xptrain.state.values.constants import is_constant
+from xptrain.state.values.decoder import GraphDecoder
+from xptrain.state.values.encoder import GraphEncoder
 
 
 @dataclass

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from xptrain.state import held
-from xptrain.state.codec import SCALARS
-from xptrain.state.constants import is_constant
-from xptrain.state.containers import CONTAINERS, container_of
+from xptrain.state.values import held
+from xptrain.state.values.codec import SCALARS
+from xptrain.state.values.constants import is_constant
+from xptrain.state.values.containers import CONTAINERS, container_of
 
 HELD = ("variables", "dataclass")
 # Kinds that JSON can take as they are when they hold nothing but numbers and texts.

@@ -1,0 +1,1 @@
+"""What differs between two attempts, and whether it can move bits."""

@@ -1,0 +1,188 @@
+"""Python attributes of a model and its parts: what callbacks, eager layers or a `train_step` change there.
+
+The script sets them up again; what still is as it was when the fit began is left to the script.
+"""
+
+from __future__ import annotations
+
+import dis
+import functools
+import types
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from xptrain.state.python.known import Known
+from xptrain.state.python.secret_names import holds_secret
+from xptrain.state.python.settings import Setting, as_setting
+from xptrain.state.python.slots import Slot
+from xptrain.state.values.anchors import Anchors, kind_of
+from xptrain.state.values.codec import KIND, SCALARS, Unencodable
+from xptrain.state.values.decoder import GraphDecoder
+from xptrain.state.values.encoder import GraphEncoder
+
+# The loop's own: each fit, evaluation or resume sets them as it needs them.
+_OF_THE_LOOP = frozenset(
+    {"stop_training", "stop_evaluating", "stop_predicting"}
+    | {"_initial_epoch", "_jax_state", "_jax_state_synced"}
+)
+
+
+@dataclass(frozen=True)
+class _First:
+    """An attribute as the script gave it; `setting` is None where contents cannot be compared."""
+
+    value: Any
+    setting: Setting | None
+
+    def is_still(self, value: Any, known: Known) -> bool:
+        if type(value) in SCALARS:
+            return type(value) is type(self.value) and (value is self.value or value == self.value)
+        if self.setting is not None:
+            return self.setting.is_still(value)
+        return value is self.value and kind_of(value, known) is None
+
+
+class Parts:
+    """Captures and restores the Python attributes of a model, its layers, its optimizer and its metrics.
+
+    Args:
+        owners: These objects by a name that is the same in every attempt, before `on_train_begin`.
+        known: What is captured elsewhere.
+    """
+
+    def __init__(self, owners: Mapping[str, Any], known: Known) -> None:
+        self._owners = dict(owners)
+        self._known = known
+        self._model: Any = next(iter(self._owners.values()), None)
+        self._first = {name: dict(self._firsts(owner)) for name, owner in self._owners.items()}
+        self._begun: dict[str, set[str]] = {}
+
+    def begin(self, anchors: Anchors) -> None:
+        """Note what is there right after `on_train_begin`."""
+        for name, owner in self._owners.items():
+            slots = list(_slots(owner))
+            self._begun[name] = {slot.name for slot in slots}
+            for slot in slots:
+                anchors.add(f"{name}:{slot.name}", slot.get())
+
+    def capture(self, encoder: GraphEncoder, report: Callable[[str], None]) -> dict[str, Any]:
+        """Return what has changed as JSON data, by owner; owners that have not changed are left out.
+
+        Args:
+            encoder: One for everything in the capture.
+            report: Receives a place and why it cannot be stored.
+        """
+        captured: dict[str, Any] = {}
+        for name, owner in self._owners.items():
+            now = list(_slots(owner))
+            state: dict[str, Any] = {}
+            for slot in now:
+                if not self._is_still(name, slot.name, slot.get()):
+                    data = self._encode(slot, f"{name}:{slot.name}", encoder, report)
+                    state |= {} if data is None else {slot.name: data}
+            gone = sorted(self._begun[name] - vars(owner).keys())
+            if state or gone:
+                captured[name] = {"state": state, "gone": gone}
+        return captured
+
+    def decode(
+        self, captured: Mapping[str, Any], decoder: GraphDecoder, problem: Callable[[str], None]
+    ) -> list[tuple[str, Callable[[], Any]]]:
+        """Return what writes the attributes, each with its owner's name; call it after `decoder.fill`.
+
+        Args:
+            captured: What `capture` returned.
+            decoder: One for everything in the checkpoint.
+            problem: Receives what does not fit.
+        """
+        writes: list[tuple[str, Callable[[], Any]]] = []
+        for name, owner in self._owners.items():
+            entry = captured.get(name, {"state": {}, "gone": []})
+            try:
+                for attribute, data in entry["state"].items():
+                    writes.append((name, partial(Slot(attribute, owner, True).put, decoder.decode(data))))
+                for attribute in self._first[name].keys() - entry["state"].keys() - set(entry["gone"]):
+                    writes += [(name, write) for write in self._put_back(name, attribute)]
+            except ValueError as error:
+                problem(f"{name}.{attribute}: {error}")
+            writes += [(name, partial(delattr, owner, gone)) for gone in entry["gone"] if gone in vars(owner)]
+        return writes
+
+    def _firsts(self, owner: Any) -> Iterator[tuple[str, _First]]:
+        for slot in _slots(owner):
+            value = slot.get()
+            yield slot.name, _First(value, None if type(value) in SCALARS else as_setting(value, self._known))
+
+    def _is_still(self, name: str, attribute: str, value: Any) -> bool:
+        first = self._first[name].get(attribute)
+        return first is not None and first.is_still(value, self._known)
+
+    def _put_back(self, name: str, attribute: str) -> list[Callable[[], Any]]:
+        """Return what undoes a change by `on_train_begin`, which was undone by the time of the checkpoint."""
+        owner, first = self._owners[name], self._first[name][attribute]
+        now = {slot.name: slot.get() for slot in _slots(owner)}
+        is_elsewhere = attribute in vars(owner) and attribute not in now
+        if is_elsewhere or (attribute in now and self._is_still(name, attribute, now[attribute])):
+            return []
+        put = partial(Slot(attribute, owner, True).put, first.value)
+        return [put, first.setting.refill()] if first.setting else [put]
+
+    def _encode(self, slot: Slot, path: str, encoder: GraphEncoder, report: Callable[[str], None]) -> Any:
+        value = slot.get()
+        if holds_secret(slot.name, value):
+            report(f"{path.replace(':', '.')}: a secret, which is never stored")
+            return None
+        if slot.name in assigned_by_keras(slot.owner.__class__) and not self._model.run_eagerly:
+            # The script's value is what a resumed process compiles, as the straight one did.
+            report(f"{path.replace(':', '.')}: changed while training, which a compiled step may not see")
+            return None
+        try:
+            data = encoder.encode(value, path)
+        except Unencodable as error:
+            report(str(error).replace(":", ".", 1))
+            return None
+        return None if data == {KIND: "kept", "v": path} else data
+
+
+@functools.cache
+def assigned_by_keras(cls: Any) -> frozenset[str]:
+    """Return the names of the attributes that Keras's own code gives to instances of a class."""
+    names: set[str] = set()
+    for base in cls.__mro__:
+        if base.__module__.startswith("keras."):
+            for member in vars(base).values():
+                names |= _stored(member)
+    return frozenset(names)
+
+
+def _stored(member: Any) -> set[str]:
+    if isinstance(member, property):
+        return _stored(member.fget) | _stored(member.fset)
+    if isinstance(member, (staticmethod, classmethod)):
+        return _stored(member.__func__)
+    code = getattr(getattr(member, "__wrapped__", member), "__code__", member)
+    if not isinstance(code, types.CodeType):
+        return set()
+    here = {i.argval for i in dis.get_instructions(code) if i.opname == "STORE_ATTR"}
+    return here.union(*map(_stored, code.co_consts))
+
+
+def _slots(owner: Any) -> Iterator[Slot]:
+    """Return an owner's attributes that training could change, and that are not kept elsewhere."""
+    import jax
+    import keras
+
+    of_keras = assigned_by_keras(owner.__class__)
+    for name, value in vars(owner).items():
+        if name in _OF_THE_LOOP or (name in of_keras and type(value) not in SCALARS):
+            continue
+        # What a compiled step left behind cannot be used; Keras keeps track of its own objects.
+        if isinstance(value, (jax.core.Tracer, keras.Layer, keras.Variable)):
+            continue
+        if type(value).__module__.partition(".")[0] in ("xptrain", "jax", "jaxlib") and not hasattr(
+            value, "dtype"
+        ):
+            continue
+        yield Slot(name, owner, True)
