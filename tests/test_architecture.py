@@ -30,8 +30,9 @@ ARROWS: dict[str, set[str]] = {
     "testing": {"cli", "analysis", "session", *BELOW_SESSION},
     "errors": set(),
     "faults": set(),
+    "secrets": set(),
 }
-OPEN_TO_ALL = {"errors", "faults"}
+OPEN_TO_ALL = {"errors", "faults", "secrets"}
 # What a chain of imports must never lead to, whatever the table allows step by step.
 NEVER_REACHED = {
     ("tracking", "checkpoint"),

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from xptrain.provenance.secrets import REDACTED
 from xptrain.provenance.source import digest_source
+from xptrain.secrets.redact import REDACTED
 
 Git = Callable[..., str]
 Python = Callable[..., str]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import keras
@@ -75,6 +76,31 @@ def test_case_7_goes_on_inside_an_epoch(runs: Runs, stop_at: Callable[[int], Any
     assert runs.points("cut") == runs.points("straight")
 
 
+@pytest.mark.parametrize("append", [True, False])
+def test_rows_of_an_attempt_without_a_checkpoint_are_written_once(
+    runs: Runs, stop_at: Callable[[int], Any], tmp_path: Any, append: bool
+) -> None:
+    policy = (xptrain.every(epochs=4),)
+    files = {key: tmp_path / f"{key}.csv" for key in ("straight", "cut")}
+
+    def logger(key: str) -> Any:
+        return keras.callbacks.CSVLogger(str(files[key]), append=append)
+
+    for file in files.values():
+        file.write_text("epoch,loss,mae,val_loss,val_mae\n0,1.0,1.0,1.0,1.0\n")
+    with runs.open("straight", checkpoint=policy) as run:
+        fit(run, dropout_model(), logger("straight"), stop_at(10**6))
+    for batches in (13, 8):
+        with pytest.raises(RuntimeError), runs.open("cut", resume=batches == 8, checkpoint=policy) as run:
+            fit(run, dropout_model(), logger("cut"), stop_at(batches))
+    told = pytest.warns(UserWarning, match="was cut back") if append else nullcontext()
+    with told, runs.open("cut", resume=True, checkpoint=policy) as run:
+        assert run.attempt == 3
+        fit(run, dropout_model(), logger("cut"), stop_at(10**6))
+    assert files["cut"].read_text() == files["straight"].read_text()
+    assert len(files["cut"].read_text().splitlines()) == (6 if append else 5)
+
+
 def test_case_8_a_later_fit_is_a_fit_of_its_own(runs: Runs, stop_at: Callable[[int], Any]) -> None:
     with pytest.raises(RuntimeError), runs.open("cut") as run:
         fit(run, dropout_model(), Seen(), stop_at(13))
@@ -132,6 +158,18 @@ def test_more_epochs_extend_a_run_when_allowed(runs: Runs) -> None:
         longer = fit(run, model, Seen(), epochs=6)
     assert longer.history == history
     assert variable_digests(model) == digests
+
+
+def test_more_epochs_go_on_from_the_raw_weights(runs: Runs) -> None:
+    def train(key: str, epochs: int, **opened: Any) -> dict[str, str]:
+        with runs.open(key, **opened) as run:
+            model = dropout_model(keras.optimizers.SGD(0.05, momentum=0.9, use_ema=True))
+            fit(run, model, keras.callbacks.SwapEMAWeights(), epochs=epochs)
+        return variable_digests(model)
+
+    expected = train("straight", 5)
+    train("longer", 3)
+    assert train("longer", 5, resume=True, allow="epochs") == expected
 
 
 def test_fewer_epochs_than_trained_is_one_clear_error(runs: Runs) -> None:

@@ -420,6 +420,38 @@ def test_secrets_are_in_no_record_and_are_no_loss() -> None:
     assert second[0].api_token == second[1].password == "hunter3"
 
 
+@pytest.mark.parametrize(
+    "secret",
+    [
+        "https://hooks.slack.com/services/T0/B0/hunter2",
+        "https://user:hunter2@host/metrics",
+        ["https://host/api?token=hunter2", 3],
+        {"url": "https://discord.com/api/webhooks/1/hunter2"},
+    ],
+)
+def test_a_secret_is_known_by_its_looks_too(secret: Any) -> None:
+    other = json.loads(json.dumps(secret).replace("hunter2", "hunter3"))
+    states = begun([Given(secret), Keeper(where=secret)])
+    entries, arrays = captured(states)
+    assert "hunter2" not in json.dumps(entries)
+    assert states.uncaptured == []
+    second = [Given(other), Keeper(where=other)]
+    assert begun(second).restore(entries, arrays) == []
+    assert second[0].given == second[1].where == other
+
+
+def test_where_keras_writes_moves_no_bits(tmp_path: Path) -> None:
+    def make(name: str) -> list[Any]:
+        return [
+            keras.callbacks.ModelCheckpoint(str(tmp_path / f"{name}.keras")),
+            keras.callbacks.EarlyStopping(patience=len(name)),
+        ]
+
+    entries, arrays = captured(begun(make("one")))
+    changes = begun(make("three")).restore(entries, arrays)
+    assert {change.name: change.moves_bits for change in changes} == {"filepath": False, "patience": True}
+
+
 def test_a_secret_that_changes_is_named_without_its_value() -> None:
     found = uncaptured(
         lambda: [Keeper(session_token="a")],

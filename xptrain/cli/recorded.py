@@ -13,7 +13,7 @@ from typing import Any
 
 from xptrain.analysis.reading import Reading
 from xptrain.errors import UsageError
-from xptrain.provenance.secrets import REDACTED
+from xptrain.secrets.redact import REDACTED
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from xptrain.provenance.secrets import redact_text
-from xptrain.state.python.secret_names import is_secret_name
+from xptrain.secrets.names import is_secret_name
+from xptrain.secrets.redact import redact_text
 
 _MOVERS: Final = re.compile(
     r"""(?x)^(?:

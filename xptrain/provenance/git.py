@@ -12,7 +12,7 @@ import threading
 from pathlib import Path
 from typing import Any, Final
 
-from xptrain.provenance.secrets import REDACTED, is_secret_file, redact_text
+from xptrain.secrets.redact import REDACTED, is_secret_file, redact_text
 
 _SECONDS: Final = 10.0
 # A repository's config may name programs to run; reading it must not start them (L12).

@@ -25,7 +25,7 @@ from xptrain.provenance import (
     sharding,
     source,
 )
-from xptrain.provenance.secrets import redact_mapping
+from xptrain.secrets.redact import redact_mapping
 from xptrain.state.digest import digest_json
 
 SCHEMA: Final = 1

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from xptrain.provenance.secrets import redact_text
+from xptrain.secrets.redact import redact_text
 
 _MOVERS: Final = frozenset({"jax", "jaxlib", "keras", "numpy", "ml-dtypes", "libtpu", "libtpu-nightly"})
 _MOVER_PREFIXES: Final = (

@@ -13,7 +13,7 @@ from typing import Any, Final
 import blake3
 
 from xptrain.provenance import git
-from xptrain.provenance.secrets import is_secret_file, redact_argv, redact_text
+from xptrain.secrets.redact import is_secret_file, redact_argv, redact_text
 
 MAX_DIFF_BYTES: Final = 1 << 20
 MAX_FILE_BYTES: Final = 1 << 19

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from xptrain.errors import TrackerError, XptrainError
-from xptrain.provenance.secrets import redact_text
+from xptrain.secrets.redact import redact_text
 from xptrain.tracking import artifacts
 
 if TYPE_CHECKING:

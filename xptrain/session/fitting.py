@@ -76,6 +76,7 @@ class RunObserver:
         run.hazards = self._manifest["hazards"]
         self._manifest["data_note"] = data.note
         self._manifest["model"] = dict(plan.model)
+        self._manifest["files"] = list(plan.files)
         # What the checkpoint was made under counts, not what a later attempt without one trained under.
         newer = run.attempt if loaded is None else loaded.receipt.attempt + 1
         before = self._before = run.manifests.last(newer, self._fit)
@@ -106,7 +107,11 @@ class RunObserver:
             say(f"run {run.key}, attempt {run.attempt}: no checkpoint yet, starting at step {step}")
             self._note_start(step)
         self._first_step = step if loaded is None else -1
-        return Start(fit=self._fit, step=step, seed=run.seed, restored=restored, extend=extend)
+        if loaded is None and before is not None:
+            # It starts over: what the attempts before it have appended to files is written again.
+            self._manifest["files"] = before.get("files", self._manifest["files"])
+        files = self._manifest["files"] if loaded is None else ()
+        return Start(fit=self._fit, step=step, seed=run.seed, restored=restored, extend=extend, files=files)
 
     def resumed(self, step: int) -> None:
         """Go on recording: the state is that of the checkpoint."""
@@ -127,7 +132,7 @@ class RunObserver:
                 f"{c.callback}.{c.name}",
                 c.before,
                 c.after,
-                "refuse",
+                "refuse" if c.moves_bits else "tell",
                 "this attempt's value is used",
             )
             for c in changes

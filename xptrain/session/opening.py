@@ -17,7 +17,7 @@ from xptrain.provenance import summary
 from xptrain.provenance.diff import compare as diff
 from xptrain.provenance.diff.difference import Difference
 from xptrain.provenance.manifest import Capture, capture_static
-from xptrain.provenance.secrets import redact_mapping
+from xptrain.secrets.redact import redact_mapping
 from xptrain.session import identity
 from xptrain.session.config import flatten
 from xptrain.session.manifests import Manifests
@@ -179,7 +179,7 @@ def first_params(config: dict[str, Any], seed: int) -> dict[str, str]:
 
 
 def _shown_arguments() -> list[str]:
-    from xptrain.provenance.secrets import redact_argv
+    from xptrain.secrets.redact import redact_argv
 
     return redact_argv(sys.argv[1:])[0]
 

@@ -52,7 +52,8 @@ class Fit:
     def run(self) -> None:
         """Train from the beginning, or from the checkpoint that the observer names, to the end."""
         tap = kc.log_tap()
-        model, plan = self._model, self._plan
+        python = self._state.python_state
+        model, plan = self._model, replace(self._plan, files=python.file_offsets())
         model.stop_training = False
         start = self._observer.begin(plan, model, self._state.records)
         self.number, self.step = start.fit, start.step
@@ -64,10 +65,11 @@ class Fit:
         epoch, skip = plan.initial_epoch, 0
         self._callbacks.callbacks.append(tap)
         try:
-            prepared = self._state.python_state.prepare(resuming=restored is not None)
+            python.cut_files(start.files)
+            prepared = python.prepare(resuming=restored is not None)
             was_initial = kc.initial_epoch(model)
             self._callbacks.on_train_begin()
-            self._state.python_state.begin()
+            python.begin()
             # `BackupAndRestore` sets it there, for this fit only.
             epoch = kc.initial_epoch(model) or epoch
             kc.set_initial_epoch(model, was_initial)

@@ -26,6 +26,7 @@ class Plan:
         callbacks: Class names of the callbacks in order.
         model: `describe.describe_model` of the model.
         data: The arrays themselves: `{"x": …, "y": …, "sample_weight": …, "validation": …}`.
+        files: Where the files that callbacks append to end now.
     """
 
     epochs: int
@@ -36,6 +37,7 @@ class Plan:
     callbacks: Sequence[str]
     model: Mapping[str, Any]
     data: Mapping[str, Any]
+    files: Sequence[Mapping[str, Any]] = ()
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,7 @@ class Start:
         seed: Seed of the data order.
         restored: The checkpoint to go on from, or None to begin at the beginning.
         extend: True when a finished fit is to be trained further.
+        files: `Plan.files` of an earlier attempt at this beginning, to which the files are cut back.
     """
 
     fit: int
@@ -72,6 +75,7 @@ class Start:
     seed: int
     restored: Restored | None = None
     extend: bool = False
+    files: Sequence[Mapping[str, Any]] = ()
 
 
 @dataclass(frozen=True)

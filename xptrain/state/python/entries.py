@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from xptrain.secrets.names import holds_secret
 from xptrain.state.python.known import Known
-from xptrain.state.python.secret_names import holds_secret
 from xptrain.state.python.settings import Setting, as_setting
 from xptrain.state.python.slots import Slot, is_stock, slots_of
 from xptrain.state.values.codec import KIND, Unencodable

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from xptrain.secrets.names import holds_secret
 from xptrain.state.python.known import Known
-from xptrain.state.python.secret_names import holds_secret
 from xptrain.state.python.settings import Setting, as_setting
 from xptrain.state.python.slots import Slot
 from xptrain.state.values.anchors import Anchors, kind_of

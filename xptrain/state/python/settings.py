@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from xptrain.secrets.redact import redact_text
 from xptrain.state.digest import digest_array, digest_json
 from xptrain.state.values.anchors import OPAQUE, Anchors
 from xptrain.state.values.codec import KIND, Unencodable
@@ -16,16 +17,27 @@ from xptrain.state.values.encoder import GraphEncoder
 _KEPT_BYTES = 64 * 2**20
 _SHOWN = 60
 _ROOT = "given"
+# Where callbacks of Keras write: files, TensorBoard logs, a server.
+_WRITTEN_TO = frozenset({"filename", "filepath", "log_dir", "backup_dir", "root", "path"})
 
 
 @dataclass(frozen=True)
 class SettingChange:
-    """A constructor setting of a callback that differs from the one in the checkpoint."""
+    """A constructor setting of a callback that differs from the one in the checkpoint.
+
+    Args:
+        callback: Dotted name of its class.
+        name: Name of the setting.
+        before: Its value in the checkpoint, as text.
+        after: Its value now.
+        moves_bits: False if it only says where a callback of Keras writes its files.
+    """
 
     callback: str
     name: str
     before: str
     after: str
+    moves_bits: bool = True
 
 
 @dataclass(frozen=True)
@@ -95,7 +107,9 @@ def as_setting(value: Any, is_known: Callable[[Any], bool]) -> Setting | None:
 def changed(name: str, before: Mapping[str, str], after: Mapping[str, str]) -> list[SettingChange]:
     """Return the settings that both sides know and that differ."""
     return [
-        SettingChange(name, key, before[key], after[key])
+        SettingChange(
+            name, key, before[key], after[key], not (name.startswith("keras.") and key in _WRITTEN_TO)
+        )
         for key in sorted(before.keys() & after.keys())
         if before[key] != after[key]
     ]
@@ -109,4 +123,5 @@ def _encoded(value: Any, anchors: Anchors) -> tuple[Any, dict[str, Any], str]:
 
 def _text(value: Any) -> str:
     # The order of a set of texts is another one in each process.
-    return repr(sorted(value, key=repr)) if isinstance(value, (set, frozenset)) else repr(value)
+    text = repr(sorted(value, key=repr)) if isinstance(value, (set, frozenset)) else repr(value)
+    return redact_text(text)[0]

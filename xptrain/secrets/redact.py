@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any, Final
 
-from xptrain.provenance.secret_patterns import KEY_END, KEY_LINE, SECRET_FILE, SECRET_FOLDERS, VALUES
-from xptrain.state.python.secret_names import is_secret_name, is_strong_secret_name
+from xptrain.secrets.names import is_secret_name, is_strong_secret_name
+from xptrain.secrets.patterns import KEY_END, KEY_LINE, SECRET_FILE, SECRET_FOLDERS, VALUES
 
 REDACTED: Final = "<redacted>"
 _CODE_SUFFIXES: Final = frozenset({".py", ".pyi", ".pyx", ".ipynb"})

@@ -1,4 +1,4 @@
-"""Names of secrets: one rule for everything that is recorded, and for the state of callbacks."""
+"""Which values are secrets, by their names and by their looks: one rule for everything that is kept."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from collections import deque
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Final
+
+from xptrain.secrets.patterns import VALUES
 
 
 def _words(text: str) -> frozenset[str]:
@@ -67,7 +69,7 @@ def is_strong_secret_name(name: str) -> bool:
 
 
 def holds_secret(name: str, value: Any) -> bool:
-    """Say whether a value of this name, or anything named in it, is a secret.
+    """Say whether a value of this name, or anything in it, is a secret by its name or by its looks.
 
     Numbers are secrets only under words such as `password`: a `token` may well be counted.
 
@@ -78,11 +80,17 @@ def holds_secret(name: str, value: Any) -> bool:
     return _holds_secret(name, value, "", set())
 
 
+@lru_cache(maxsize=65536)
+def _looks_secret(value: str | bytes) -> bool:
+    text = value if isinstance(value, str) else value.decode("utf-8", "replace")
+    return any(pattern.search(text) for _, pattern in VALUES)
+
+
 def _holds_secret(name: str, value: Any, outside: str, seen: set[int]) -> bool:
     if value is None or isinstance(value, bool) or id(value) in seen:
         return False
     if isinstance(value, (str, bytes)):
-        return bool(value) and (is_secret_name(name) or bool(outside))
+        return bool(value) and (is_secret_name(name) or bool(outside) or _looks_secret(value))
     if isinstance(value, (int, float)):
         return is_strong_secret_name(name) or is_strong_secret_name(outside)
     seen.add(id(value))
@@ -95,7 +103,7 @@ def _holds_secret(name: str, value: Any, outside: str, seen: set[int]) -> bool:
         return any(_holds_secret(key, item, below, seen) for key, item in named)
     if isinstance(value, (list, tuple, set, frozenset, deque)):
         # A history is long and holds numbers only.
-        items = value if below else (item for item in value if type(item) not in (int, float, str, bytes))
+        items = value if below else (item for item in value if type(item) not in (int, float))
         return any(_holds_secret("", item, below, seen) for item in items)
     home = type(value).__module__.partition(".")[0]
     return bool(below) and not callable(value) and home not in ("numpy", "jax", "jaxlib", "keras")

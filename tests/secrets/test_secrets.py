@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import json
 import string
+import time
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from xptrain.provenance.secrets import (
+from xptrain.secrets.names import is_secret_name
+from xptrain.secrets.redact import (
     REDACTED,
     is_secret_file,
     redact_argv,
     redact_mapping,
     redact_text,
 )
-from xptrain.state.python.secret_names import is_secret_name
 
 ALNUM = string.ascii_letters + string.digits
 KEY = "-----BEGIN RSA PRIVATE KEY-----\n{}\n-----END RSA PRIVATE KEY-----"
@@ -214,6 +216,14 @@ def test_other_files_are_not(name: str) -> None:
 )
 def test_other_names_are_not_secret(name: str) -> None:
     assert not is_secret_name(name)
+
+
+@pytest.fixture
+def time_limit() -> Iterator[None]:
+    """Fail a test that takes more than 5 seconds of processor time, whatever else the machine does."""
+    started = time.process_time()
+    yield
+    assert time.process_time() - started < 5
 
 
 @pytest.mark.parametrize(

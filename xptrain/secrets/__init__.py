@@ -1,0 +1,1 @@
+"""What must never be stored: secrets by their names and by their looks, and how texts are freed of them."""
