@@ -57,9 +57,7 @@ def cut_back(path: str, known: Mapping[str, Any], *, is_shared: bool) -> bool:
     if tail:
         if is_shared or not _goes_on(head, tail):
             aside = _aside(path, tail)
-            _warn(
-                f"{path} was cut back to where this attempt goes on; {len(tail)} bytes behind it are in {aside}"
-            )
+            _warn(f"{path} was cut back to where this attempt goes on; what was behind is in {aside}")
         with Path(path).open("r+b") as file:
             file.truncate(known["offset"])
     return True
