@@ -15,7 +15,7 @@ from xptrain.state.records import VariableRecord
 from xptrain.state.rng import seed_everything
 from xptrain.state.snapshot import Snapshot
 from xptrain.tracking.tracker import MemoryTracker
-from xptrain.training.logs import flat
+from xptrain.training.logs import numbers
 from xptrain.training.observer import Epoch, Plan, Restored, Start
 from xptrain.training.trainer import Trainer
 
@@ -138,7 +138,7 @@ class _Watch:
         pass
 
     def step(self, step: int, logs: Mapping[str, Any]) -> None:
-        self.steps[step] = {name: float(value) for name, value in flat(logs)}
+        self.steps[step] = numbers(logs)
 
     def due(self, step: int, steps_done: int, epochs_done: int | None = None) -> bool:
         return True

@@ -72,6 +72,9 @@ class ArraySource:
         for position in range(offset + start, offset + self.batches_in(epoch)):
             yield self._take(self._indices(order, fit, pass_number, position))
 
+    # The order follows from (seed, fit, epoch, batch).
+    uncaptured: tuple[str, ...] = ()
+
     def describe(self) -> dict[str, Any]:
         """Return what decides the batches, as JSON data."""
         return {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any, Protocol
 
@@ -22,6 +22,10 @@ class Source(Protocol):
 
     def epoch(self, fit: int, epoch: int, start: int = 0) -> Iterator[Any]:
         """Yield the batches of an epoch from number `start` on; O(1) to begin where the data allows it."""
+
+    @property
+    def uncaptured(self) -> Sequence[str]:
+        """What decides the batches and is in no checkpoint: it lowers the grade."""
 
     def describe(self) -> dict[str, Any]:
         """Return, as JSON data, what must be equal for a resumed run to see the same batches."""

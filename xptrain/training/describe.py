@@ -18,7 +18,8 @@ def describe_model(model: Any) -> dict[str, Any]:
         "name": model.name,
         "params": int(model.count_params()),
         "trainable_params": sum(_size(v) for v in model.trainable_weights),
-        "layers": len(model.layers),
+        # A layer may be trained too, with Keras's trainer mixed in.
+        "layers": len(getattr(model, "layers", ())),
         "optimizer": {"class": type(optimizer).__name__, **_settings(optimizer)} if optimizer else None,
         "loss": _name(getattr(model, "loss", None)),
         "metrics": [metric.name for metric in model.metrics],

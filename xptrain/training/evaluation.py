@@ -7,17 +7,21 @@ from typing import Any
 from xptrain.data.source import Source, in_chunks
 from xptrain.training.keras_backend import arrays
 from xptrain.training.keras_backend import callbacks as kc
-from xptrain.training.keras_backend.live import LiveState
+from xptrain.training.keras_backend.live import PREDICT, TEST, LiveState
+from xptrain.training.progress import Progress
 from xptrain.training.step import predict_step, test_step
 
 
-def evaluate_source(model: Any, source: Source, callbacks: Any) -> dict[str, float]:
+def evaluate_source(
+    model: Any, source: Source, callbacks: Any, progress: Progress | None = None
+) -> dict[str, float]:
     """Run one pass of the test step and return the logs as Python floats.
 
     Args:
         model: A built, compiled model.
         source: The batches.
         callbacks: A callback list; its `on_test_*` hooks are called.
+        progress: Shows how far it is.
     """
     step = test_step(model)
     place = arrays.placer()
@@ -25,48 +29,66 @@ def evaluate_source(model: Any, source: Source, callbacks: Any) -> dict[str, flo
     model.stop_evaluating = False
     callbacks.on_test_begin()
     model.reset_metrics()
-    live = LiveState(model, training=False)
+    live = LiveState(model, TEST)
     logs: Any = {}
-    batches = 0
+    done = 0
     try:
         for chunk in in_chunks(source.epoch(0, 0), model.steps_per_execution):
             if hooks:
-                callbacks.on_test_batch_begin(batches)
+                callbacks.on_test_batch_begin(done)
             for batch in chunk:
                 logs, state = step.call(live.take(), place(batch))
                 live.put(state)
-            batches += len(chunk)
+            done += len(chunk)
+            if progress is not None:
+                progress.batch_end(done, logs)
             if hooks:
-                callbacks.on_test_batch_end(batches - 1, logs)
+                callbacks.on_test_batch_end(done - 1, logs)
             if model.stop_evaluating:
                 break
     finally:
-        if not live.lost:
-            live.close()
+        live.close()
     results = kc.pythonify(kc.epoch_logs(model, logs))
     callbacks.on_test_end(results)
+    if progress is not None:
+        progress.epoch_end(done, results)
     return results
 
 
-def predict_source(model: Any, source: Source, callbacks: Any) -> Any:
-    """Run one pass of the predict step and return NumPy arrays in the structure of the model's outputs."""
-    import jax
-    import numpy as np
+def predict_source(model: Any, source: Source, callbacks: Any, progress: Progress | None = None) -> Any:
+    """Run one pass of the predict step and return NumPy arrays in the structure of the model's outputs.
 
+    Args:
+        model: A built model.
+        source: The batches.
+        callbacks: A callback list; its `on_predict_*` hooks are called.
+        progress: Shows how far it is.
+    """
     step = predict_step(model)
     place = arrays.placer()
-    callbacks.on_predict_begin()
-    state = ([v.value for v in model.trainable_variables], [v.value for v in model.non_trainable_variables])
-    outputs: list[Any] = []
     model.stop_predicting = False
-    for number, batch in enumerate(source.epoch(0, 0)):
-        callbacks.on_predict_batch_begin(number)
-        output, state = step.call(state, place(batch))
-        outputs.append(jax.tree.map(np.asarray, output))
-        callbacks.on_predict_batch_end(number, {"outputs": output})
-        if model.stop_predicting:
-            break
-    for variable, value in zip(model.non_trainable_variables, state[1], strict=True):
-        variable.assign(value)
+    callbacks.on_predict_begin()
+    live = LiveState(model, PREDICT)
+    joined: list[Any] = []
+    done = 0
+    try:
+        for chunk in in_chunks(source.epoch(0, 0), model.steps_per_execution):
+            callbacks.on_predict_batch_begin(done)
+            outputs = []
+            for batch in chunk:
+                output, state = step.call(live.take(), place(batch))
+                live.put(state)
+                outputs.append(output)
+            done += len(chunk)
+            joined.append(arrays.joined(outputs))
+            if progress is not None:
+                progress.batch_end(done, {})
+            callbacks.on_predict_batch_end(done - 1, {"outputs": joined[-1]})
+            if model.stop_predicting:
+                break
+    finally:
+        live.close()
     callbacks.on_predict_end()
-    return jax.tree.map(lambda *parts: np.concatenate(parts), *outputs)
+    if progress is not None:
+        progress.epoch_end(done, {})
+    return arrays.joined(joined, as_numpy=True)

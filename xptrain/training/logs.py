@@ -26,4 +26,9 @@ def is_number(value: Any) -> bool:
 
 def numbers(logs: Mapping[str, Any]) -> dict[str, float]:
     """Return the entries of logs that are one number, as floats; others have no curve."""
-    return {name: float(value) for name, value in flat(logs) if is_number(value)}
+    return {name: number(value) for name, value in flat(logs) if is_number(value)}
+
+
+def number(value: Any) -> float:
+    """Return what `is_number` accepts as a float; an array may have any number of dimensions."""
+    return float(value.item() if hasattr(value, "item") else value)

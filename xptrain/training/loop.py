@@ -11,7 +11,7 @@ from xptrain.data.source import in_chunks
 from xptrain.training.evaluation import evaluate_source
 from xptrain.training.keras_backend import arrays
 from xptrain.training.keras_backend import callbacks as kc
-from xptrain.training.keras_backend.live import LiveState
+from xptrain.training.keras_backend.live import TRAIN, LiveState
 from xptrain.training.observer import Epoch, Observer, Plan
 from xptrain.training.progress import Progress
 from xptrain.training.saving import FitState
@@ -125,7 +125,7 @@ class Fit:
         run_step = train_step(model)
         place = arrays.placer()
         hooks = kc.has_batch_hook(callbacks, _BATCH_HOOKS)
-        live = self._live = LiveState(model, training=True)
+        live = self._live = LiveState(model, TRAIN)
         done = skip
         for chunk in in_chunks(self._source.epoch(self.number, epoch, skip), model.steps_per_execution):
             if hooks:
@@ -158,7 +158,7 @@ class Fit:
         # Always the shapes of a first batch: a resumed epoch may begin with a smaller last one.
         self._observer.ready(
             lambda: run_step.program(state, arrays.placer()(self._source.first())),
-            self._state.uncaptured,
+            self._uncaptured,
             self._changes,
         )
 
@@ -177,4 +177,8 @@ class Fit:
         return self._state.snapshot(self.number, epoch, batch, self.step, metrics)
 
     def _save(self, snapshot: Any) -> None:
-        self._observer.save(snapshot, self._state.uncaptured)
+        self._observer.save(snapshot, self._uncaptured)
+
+    @property
+    def _uncaptured(self) -> list[str]:
+        return [*self._state.uncaptured, *self._source.uncaptured]

@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, TextIO
 
+from xptrain.training.logs import is_number, number
+
 _WIDTH = 20
 
 
@@ -72,6 +74,13 @@ class Progress:
         if self._verbose:
             self._write(("\r" if self._redraw else "") + self._line(done, logs, final=True) + "\n")
 
+    def __enter__(self) -> Progress:
+        self.epoch_begin(0)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop()
+
     def stop(self) -> None:
         """End the drawing thread; safe to call at any time."""
         if self._thread is not None:
@@ -87,7 +96,7 @@ class Progress:
             if newest is None or newest is drawn:
                 continue
             drawn = newest
-            values = {name: _number(value) for name, value in newest[1].items()}
+            values = {k: number(v) if is_number(v) else v for k, v in newest[1].items()}
             line = self._line(newest[0], values, final=False)
             self._write(f"\r{line}" if self._redraw else f"{line}\n")
 
@@ -113,13 +122,6 @@ class Progress:
         with self._lock:
             self._stream.write(text)
             self._stream.flush()
-
-
-def _number(value: Any) -> Any:
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        return value
 
 
 def _short(value: Any) -> str:

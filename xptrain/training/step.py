@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from xptrain.state.digest import digest_json
-from xptrain.training.keras_backend.live import out_shardings
+from xptrain.training.keras_backend.live import PREDICT, TEST, TRAIN, out_shardings
 
 
 class Step:
@@ -61,12 +61,12 @@ class Step:
 
 def train_step(model: Any) -> Step:
     """Return the model's compiled train step, made anew after each `compile`."""
-    return _kept(model, "train_function", model.train_step, True)
+    return _kept(model, "train_function", model.train_step, TRAIN, donate=True)
 
 
 def test_step(model: Any) -> Step:
-    """Return the model's compiled test step, made anew after each `compile`."""
-    return _kept(model, "test_function", model.test_step, False)
+    """Return the model's compiled test step; its inputs stay whole, so a failed step loses nothing."""
+    return _kept(model, "test_function", model.test_step, TEST, donate=False)
 
 
 def predict_step(model: Any) -> Step:
@@ -74,27 +74,24 @@ def predict_step(model: Any) -> Step:
 
     It is kept under a name of ours: Keras's own function joins the outputs of several batches.
     """
-    kept = getattr(model, "xptrain_predict_step", None)
-    if isinstance(kept, Step) and kept.compiled == _is_compiled(model):
-        return kept
 
     def function(state: Any, batch: Any) -> Any:
         outputs, non_trainable = model.predict_step(state, batch)
         return outputs, (state[0], non_trainable)
 
-    step = Step(function, model, None, donate=False)
-    object.__setattr__(model, "xptrain_predict_step", step)
-    return step
+    return _kept(model, "xptrain_predict_step", function, PREDICT, donate=False)
 
 
 def _is_compiled(model: Any) -> bool:
     return bool(not model.run_eagerly and model.jit_compile)
 
 
-def _kept(model: Any, attribute: str, function: Callable[..., Any], training: bool) -> Step:
+def _kept(
+    model: Any, attribute: str, function: Callable[..., Any], names: tuple[str, ...], *, donate: bool
+) -> Step:
     kept = getattr(model, attribute, None)
-    if isinstance(kept, Step):
+    if isinstance(kept, Step) and kept.compiled == _is_compiled(model):
         return kept
-    step = Step(function, model, out_shardings(model, training))
+    step = Step(function, model, out_shardings(model, names), donate=donate)
     object.__setattr__(model, attribute, step)
     return step

@@ -6,10 +6,13 @@ import operator
 import secrets
 from typing import Any
 
+from xptrain.data.source import Source
+from xptrain.training import on_batch
 from xptrain.training.describe import describe_model
 from xptrain.training.evaluation import evaluate_source, predict_source
 from xptrain.training.keras_backend import arrays, checks, variables
 from xptrain.training.keras_backend import callbacks as kc
+from xptrain.training.keras_backend.sources import source_of
 from xptrain.training.loop import Fit
 from xptrain.training.observer import NoObserver, Observer, Plan
 from xptrain.training.progress import Progress
@@ -103,10 +106,11 @@ class Trainer:
             (x, y, sample_weight), validation_data = arrays.split_validation(
                 x, y, sample_weight, validation_split
             )
-        source = arrays.array_source(
+        source = source_of(
             *(x, y, sample_weight),
             batch_size=batch_size,
-            steps_per_epoch=steps_per_epoch,
+            steps=steps_per_epoch,
+            steps_per_execution=model.steps_per_execution,
             shuffle=shuffle,
             class_weight=class_weight,
             seed=self._seed,
@@ -114,12 +118,13 @@ class Trainer:
         )
         validation = None
         if validation_data is not None:
-            validation = arrays.array_source(
+            validation = source_of(
                 *arrays.unpack(validation_data),
                 batch_size=validation_batch_size or batch_size,
-                steps_per_epoch=validation_steps,
+                steps=validation_steps,
+                steps_per_execution=model.steps_per_execution,
             )
-        variables.build(model, source.first())
+        variables.build(model, source.first)
         called = kc.callback_list(
             model, callbacks, history=True, verbose=verbose, epochs=epochs, steps=source.num_batches
         )
@@ -171,7 +176,7 @@ class Trainer:
             x: Inputs, arrays of shape (samples, …) or nested.
             y: Targets.
             batch_size: Samples per step; 32 when None.
-            verbose: Kept for Keras's signature; evaluation draws nothing.
+            verbose: 0 silent, 1 or "auto" a progress bar, 2 one line.
             sample_weight: Weights of shape (samples,).
             steps: Batches to evaluate; all when None.
             callbacks: Callbacks for `on_test_*`.
@@ -188,12 +193,16 @@ class Trainer:
         """
         model = self.model
         checks.check_compiled(model, "evaluate")
-        source = arrays.array_source(x, y, sample_weight, batch_size=batch_size, steps_per_epoch=steps)
-        variables.build(model, source.first())
-        called = kc.callback_list(
-            model, callbacks, history=False, verbose=verbose, epochs=1, steps=source.num_batches
+        source = source_of(
+            *(x, y, sample_weight),
+            batch_size=batch_size,
+            steps=steps,
+            steps_per_execution=model.steps_per_execution,
         )
-        logs = evaluate_source(model, source, called)
+        variables.build(model, source.first)
+        called, progress = self._called(callbacks, verbose, source)
+        with progress:
+            logs = evaluate_source(model, source, called, progress)
         return logs if return_dict else kc.flatten_logs(model, logs)
 
     def predict(
@@ -209,7 +218,7 @@ class Trainer:
         Args:
             x: Inputs, arrays of shape (samples, …) or nested.
             batch_size: Samples per step; 32 when None.
-            verbose: Kept for Keras's signature; prediction draws nothing.
+            verbose: 0 silent, 1 or "auto" a progress bar, 2 one line.
             steps: Batches to predict; all when None.
             callbacks: Callbacks for `on_predict_*`.
 
@@ -219,9 +228,88 @@ class Trainer:
         Example:
             >>> trainer.predict(x).shape  # doctest: +SKIP
         """
-        source = arrays.array_source(x, None, None, batch_size=batch_size, steps_per_epoch=steps)
-        variables.build_for_prediction(self.model, arrays.unpack(source.first())[0])
-        called = kc.callback_list(
-            self.model, callbacks, history=False, verbose=verbose, epochs=1, steps=source.num_batches
+        source = source_of(
+            x, batch_size=batch_size, steps=steps, steps_per_execution=self.model.steps_per_execution
         )
-        return predict_source(self.model, source, called)
+        variables.build_for_prediction(self.model, source.first)
+        called, progress = self._called(callbacks, verbose, source)
+        with progress:
+            return predict_source(self.model, source, called, progress)
+
+    def train_on_batch(
+        self,
+        x: Any,
+        y: Any = None,
+        sample_weight: Any = None,
+        class_weight: dict[int, float] | None = None,
+        return_dict: bool = False,
+    ) -> Any:
+        """Train one step; the arguments are those of `keras.Model.train_on_batch`.
+
+        Args:
+            x: Inputs of one batch, arrays of shape (samples, …) or nested.
+            y: Targets.
+            sample_weight: Weights of shape (samples,); not together with `class_weight`.
+            class_weight: Weight by class index.
+            return_dict: Return a dict by name.
+
+        Returns:
+            The batch's loss, or a list of loss and metrics, or a dict.
+
+        Raises:
+            NotCompiledError: If `model.compile` was not called.
+
+        Example:
+            >>> trainer.train_on_batch(x, y, return_dict=True)  # doctest: +SKIP
+        """
+        checks.check_compiled(self.model, "train_on_batch")
+        logs = on_batch.train(self.model, x, y, sample_weight, class_weight)
+        self._step += 1
+        return logs if return_dict else kc.flatten_logs(self.model, logs)
+
+    def test_on_batch(
+        self, x: Any, y: Any = None, sample_weight: Any = None, return_dict: bool = False
+    ) -> Any:
+        """Return loss and metrics of one batch; the arguments are those of `keras.Model.test_on_batch`.
+
+        Args:
+            x: Inputs of one batch, arrays of shape (samples, …) or nested.
+            y: Targets.
+            sample_weight: Weights of shape (samples,).
+            return_dict: Return a dict by name.
+
+        Returns:
+            The loss, or a list of loss and metrics, or a dict.
+
+        Raises:
+            NotCompiledError: If `model.compile` was not called.
+
+        Example:
+            >>> trainer.test_on_batch(x, y)  # doctest: +SKIP
+        """
+        checks.check_compiled(self.model, "test_on_batch")
+        logs = on_batch.test(self.model, x, y, sample_weight)
+        return logs if return_dict else kc.flatten_logs(self.model, logs)
+
+    def predict_on_batch(self, x: Any) -> Any:
+        """Return the model's outputs for one batch as NumPy arrays.
+
+        Args:
+            x: Inputs of one batch, arrays of shape (samples, …) or nested.
+
+        Returns:
+            Arrays of shape (samples, …) in the structure of the outputs.
+
+        Example:
+            >>> trainer.predict_on_batch(x).shape  # doctest: +SKIP
+        """
+        return on_batch.predict(self.model, x)
+
+    def _called(self, callbacks: Any, verbose: Any, source: Source) -> tuple[Any, Progress]:
+        """Return the callbacks of one pass over a source, and what shows how far it is."""
+        steps = source.num_batches
+        called = kc.callback_list(
+            self.model, callbacks, history=False, verbose=verbose, epochs=1, steps=steps
+        )
+        # Whoever brings a list has decided on a progress bar.
+        return called, Progress(0 if called is callbacks else verbose, 1, steps)

@@ -6,8 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 from xptrain.data.arrays import ArraySource, Shuffle
-from xptrain.errors import UsageError
-from xptrain.training.keras_backend.checks import capped
 
 
 def split_validation(x: Any, y: Any, sample_weight: Any, fraction: float) -> tuple[Any, Any]:
@@ -16,6 +14,27 @@ def split_validation(x: Any, y: Any, sample_weight: Any, fraction: float) -> tup
 
     train, held_out = array_slicing.train_validation_split((x, y, sample_weight), validation_split=fraction)
     return train, held_out
+
+
+def are_arrays(data: Any) -> bool:
+    """Tell whether all of `data` are arrays, data frames or sparse matrices, nested or not."""
+    from keras.src.trainers.data_adapters import array_data_adapter
+
+    return bool(array_data_adapter.can_convert_arrays(data))
+
+
+def weights_of(y: Any, class_weight: dict[int, float]) -> Any:
+    """Return the sample weights that weights by class mean for these targets."""
+    from keras.src.trainers.data_adapters import data_adapter_utils
+
+    return data_adapter_utils.class_weight_to_sample_weights(y, class_weight)
+
+
+def placed(batch: Any) -> Any:
+    """Return a batch on the devices where the current distribution wants it."""
+    from keras.src.backend.jax import trainer as jax_trainer
+
+    return jax_trainer._distribute_data(batch)
 
 
 def unpack(data: Any) -> tuple[Any, Any, Any]:
@@ -38,21 +57,10 @@ def array_source(
     seed: int = 0,
     first_epoch: int = 0,
 ) -> ArraySource:
-    """Return a source over arrays, converted and checked as Keras does it.
-
-    Raises:
-        UsageError: If the data are not arrays (or nested arrays, data frames, sparse matrices).
-    """
+    """Return a source over arrays, converted and checked as Keras does it."""
     import keras
     from keras.src.trainers.data_adapters import array_data_adapter, array_slicing
 
-    if not array_data_adapter.can_convert_arrays((x, y, sample_weight)):
-        raise UsageError(
-            "this kind of data is not supported yet",
-            expected="NumPy or JAX arrays, pandas data, sparse matrices, or nested lists and dicts of these",
-            found=f"x of type {type(x).__module__}.{type(x).__qualname__}",
-            remedy="load the data into arrays",
-        )
     adapter = array_data_adapter.ArrayDataAdapter(
         x, y, sample_weight, batch_size=batch_size, steps=steps_per_epoch, class_weight=class_weight
     )
@@ -63,15 +71,29 @@ def array_source(
             lambda s: None if s is None else s.convert_to_jax_compatible(s[indices]), sliceables
         )
 
-    steps = capped("max_steps_per_epoch", steps_per_epoch)
-    return ArraySource(take, adapter._num_samples, adapter.batch_size, shuffle, seed, steps, first_epoch)
+    size = adapter._num_samples
+    return ArraySource(take, size, adapter.batch_size, shuffle, seed, steps_per_epoch, first_epoch)
 
 
 def placer() -> Callable[[Any], Any]:
     """Return the function that puts a batch where the current distribution wants it (else: leaves it)."""
     import keras
-    from keras.src.backend.jax import trainer as jax_trainer
 
-    if keras.distribution.distribution() is None:
-        return lambda batch: batch
-    return jax_trainer._distribute_data  # type: ignore[no-any-return]
+    return placed if keras.distribution.distribution() is not None else lambda batch: batch
+
+
+def joined(outputs: list[Any], *, as_numpy: bool = False) -> Any:
+    """Return batches of outputs, in the structure of one of them, joined along the samples.
+
+    Args:
+        outputs: At least one batch.
+        as_numpy: Return NumPy arrays, not JAX arrays.
+    """
+    import jax.numpy as jnp
+    import keras
+    import numpy as np
+
+    if len(outputs) == 1 and not as_numpy:
+        return outputs[0]
+    join: Callable[..., Any] = np.concatenate if as_numpy else jnp.concatenate
+    return keras.tree.map_structure(lambda *parts: join(parts), *outputs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 from xptrain.errors import BackendError, NotCompiledError
@@ -45,5 +46,6 @@ def capped(name: str, value: int | None) -> int | None:
 
     limit = getattr(keras.config, name)()
     if limit and (not value or limit < value):
+        warnings.warn(f"Limiting {name.removeprefix('max_')} to {limit}", stacklevel=3)
         return int(limit)
     return value

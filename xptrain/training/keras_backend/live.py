@@ -7,6 +7,11 @@ from typing import Any
 from xptrain.state.capture import without_aliases
 from xptrain.training.keras_backend.variables import groups
 
+# The groups of variables in the states of Keras's three kinds of steps.
+TRAIN = ("trainable_variables", "non_trainable_variables", "optimizer_variables", "metrics_variables")
+TEST = (TRAIN[0], TRAIN[1], TRAIN[3])
+PREDICT = (TRAIN[0], TRAIN[1])
+
 
 class LiveState:
     """The train state while steps run: out of the model, and back in it whenever somebody looks.
@@ -16,16 +21,14 @@ class LiveState:
 
     Args:
         model: A built, compiled model.
-        training: Whether the optimizer's variables are part of the state (True for train steps).
+        names: Which groups of variables make up the state, in order: `TRAIN`, `TEST` or `PREDICT`.
     """
 
-    def __init__(self, model: Any, training: bool) -> None:
+    def __init__(self, model: Any, names: tuple[str, ...]) -> None:
         self._model = model
-        self._names = ["trainable_variables", "non_trainable_variables"]
-        self._names += ["optimizer_variables"] if training else []
-        self._names += ["metrics_variables"]
-        every = groups(model)
-        self._variables = every if training else (every[0], every[1], every[3])
+        self._names = names
+        every = dict(zip(TRAIN, groups(model), strict=True))
+        self._variables = [every[name] for name in names]
         self._newest: dict[str, Any] = {}
         # Plain attribute writes: Keras's own __setattr__ would wrap the dict and is slow.
         object.__setattr__(model, "_jax_state", self._newest)
@@ -77,11 +80,11 @@ class LiveState:
         object.__setattr__(self._model, "_jax_state", None)
 
 
-def out_shardings(model: Any, training: bool) -> Any:
+def out_shardings(model: Any, names: tuple[str, ...]) -> Any:
     """Return the shardings that a step's state must come out with, or None without a distribution."""
     import keras
 
     if keras.distribution.distribution() is None:
         return None
-    every = model._get_state_sharding_spec()
-    return every if training else (every[0], every[1], every[3])
+    every = dict(zip(TRAIN, model._get_state_sharding_spec(), strict=True))
+    return tuple(every[name] for name in names)

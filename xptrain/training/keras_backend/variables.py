@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from xptrain.state.records import Role, VariableRecord
@@ -10,18 +10,24 @@ from xptrain.state.records import Role, VariableRecord
 _ROLES: tuple[Role, ...] = ("trainable", "non_trainable", "optimizer", "metrics")
 
 
-def build(model: Any, batch: Any) -> None:
-    """Create every variable of model, metrics, loss and optimizer from the shapes of one batch."""
-    model._symbolic_build(data_batch=batch)
+def build(model: Any, first: Callable[[], Any]) -> None:
+    """Create every variable of model, metrics, loss and optimizer that is not there yet.
+
+    Args:
+        model: The model.
+        first: Returns a batch with the shapes of the first one; called only if something is to be built.
+    """
+    model._symbolic_build(iterator=((0, 0, [first()]) for _ in range(1)))
 
 
 def groups(model: Any) -> tuple[list[Any], list[Any], list[Any], list[Any]]:
     """Return the variables in the order of the train state: trainable, non-trainable, optimizer, metrics."""
-    optimizer = model.optimizer.variables if model.optimizer is not None else []
+    # A model that was never compiled has no such attribute.
+    optimizer = getattr(model, "optimizer", None)
     return (
         model.trainable_variables,
         model.non_trainable_variables,
-        list(optimizer),
+        [] if optimizer is None else list(optimizer.variables),
         model.metrics_variables,
     )
 
@@ -210,10 +216,10 @@ def is_built(model: Any) -> bool:
     return all(layer.built for layer in model._flatten_layers())
 
 
-def build_for_prediction(model: Any, x: Any) -> None:
-    """Build an unbuilt model from one batch of inputs."""
+def build_for_prediction(model: Any, first: Callable[[], Any]) -> None:
+    """Build an unbuilt model from the inputs of the batch that `first` returns."""
     import keras
 
     if not is_built(model):
         with keras.StatelessScope():
-            model(x)
+            model(keras.utils.unpack_x_y_sample_weight(first())[0])

@@ -1,0 +1,123 @@
+"""Data of any kind that Keras takes, as a source of batches."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from xptrain.data.source import Source
+from xptrain.training.keras_backend import arrays
+from xptrain.training.keras_backend.checks import capped
+
+
+def source_of(
+    x: Any,
+    y: Any = None,
+    sample_weight: Any = None,
+    *,
+    batch_size: int | None = None,
+    steps: int | None = None,
+    steps_per_execution: int = 1,
+    shuffle: Any = False,
+    class_weight: dict[int, float] | None = None,
+    seed: int = 0,
+    first_epoch: int = 0,
+) -> Source:
+    """Return the source for what was given to `fit`, `evaluate` or `predict`.
+
+    Args:
+        x: Arrays, or a dataset that yields batches.
+        y: Targets, for arrays.
+        sample_weight: Weights, for arrays.
+        batch_size: Samples per step, for arrays.
+        steps: Batches in an epoch; None for one pass.
+        steps_per_execution: Batches in a chunk. As in Keras, `steps` that do not divide into chunks end with
+            a whole one; where the data end a chunk is short.
+        shuffle: As in `fit`.
+        class_weight: Weight by class index.
+        seed: Seed of the order of arrays.
+        first_epoch: The epoch in which the first pass begins.
+
+    Raises:
+        ValueError: From Keras, if the data are of no kind that it takes.
+    """
+    steps = capped("max_steps_per_epoch", steps)
+    if steps is not None:
+        steps = math.ceil(steps / steps_per_execution) * steps_per_execution
+    if arrays.are_arrays((x, y, sample_weight)):
+        return arrays.array_source(
+            *(x, y, sample_weight),
+            batch_size=batch_size,
+            steps_per_epoch=steps,
+            shuffle=shuffle,
+            class_weight=class_weight,
+            seed=seed,
+            first_epoch=first_epoch,
+        )
+    from keras.src.trainers.epoch_iterator import EpochIterator
+
+    class Batches(EpochIterator):  # type: ignore[misc]
+        """As Keras's own for JAX, without what puts batches on devices: the loop does that."""
+
+        def _get_iterator(self) -> Any:
+            return self.data_adapter.get_jax_iterator()
+
+        def __next__(self) -> Any:
+            return next(self._epoch_iterator)
+
+    return StreamSource(Batches(x, y, sample_weight, batch_size, steps, shuffle, class_weight), type(x))
+
+
+class StreamSource:
+    """Batches that come in an order of their own: from a dataset, a loader or a generator.
+
+    Args:
+        batches: Keras's iterator over epochs, one batch at a time.
+        kind: The class of what yields them.
+    """
+
+    def __init__(self, batches: Any, kind: type) -> None:
+        self._batches = batches
+        self._kind = kind
+        self._first: Any = None
+
+    @property
+    def num_batches(self) -> int | None:
+        """Batches in one epoch, or None when that is not known before its end."""
+        return self._batches.num_batches  # type: ignore[no-any-return]
+
+    def batches_in(self, epoch: int) -> int | None:
+        """Return how many batches one epoch has, as far as that is known."""
+        return self.num_batches
+
+    def first(self) -> Any:
+        """Return the first batch; before the first epoch it is drawn, and drawn again in the epoch."""
+        if self._first is None:
+            for _, _, iterator in self._batches:
+                self._first = next(iterator)
+                break
+            self._batches.reset()
+        return self._first
+
+    def epoch(self, fit: int, epoch: int, start: int = 0) -> Iterator[Any]:
+        """Yield the batches of an epoch from number `start` on; those before it are drawn and dropped."""
+        number = 0
+        # Data that end early are Keras's to warn of; it also starts a new pass then.
+        with self._batches.catch_stop_iteration():
+            for _, _, iterator in self._batches:
+                batch = next(iterator)
+                if self._first is None:
+                    self._first = batch
+                number += 1
+                if number > start:
+                    yield batch
+
+    def describe(self) -> dict[str, Any]:
+        """Return what is known of the batches, as JSON data."""
+        return {"kind": f"{self._kind.__module__}.{self._kind.__qualname__}", "num_batches": self.num_batches}
+
+    @property
+    def uncaptured(self) -> list[str]:
+        """What decides the batches and is in no checkpoint."""
+        return [f"the order of the batches of a {self._kind.__qualname__}"]

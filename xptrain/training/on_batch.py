@@ -1,0 +1,72 @@
+"""One step at a time, for loops of the user's own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from xptrain.errors import UsageError
+from xptrain.training.keras_backend import arrays, variables
+from xptrain.training.keras_backend import callbacks as kc
+from xptrain.training.keras_backend.live import PREDICT, TEST, TRAIN, LiveState
+from xptrain.training.step import Step, predict_step, test_step, train_step
+
+
+def train(
+    model: Any, x: Any, y: Any, sample_weight: Any, class_weight: dict[int, float] | None
+) -> dict[str, float]:
+    """Train one step and return its logs.
+
+    Args:
+        model: A compiled model.
+        x: Inputs of one batch.
+        y: Targets.
+        sample_weight: Weights of shape (samples,).
+        class_weight: Weight by class index.
+
+    Raises:
+        UsageError: If both kinds of weights are given.
+    """
+    if class_weight is not None:
+        if sample_weight is not None:
+            raise UsageError(
+                "train_on_batch takes weights by sample or by class, not both",
+                expected="sample_weight or class_weight",
+                found="both",
+                remedy="multiply them into sample_weight",
+            )
+        sample_weight = arrays.weights_of(y, class_weight)
+    return _step(model, train_step, TRAIN, (x, y, sample_weight))
+
+
+def test(model: Any, x: Any, y: Any, sample_weight: Any) -> dict[str, float]:
+    """Return the logs of one batch; see `train`."""
+    return _step(model, test_step, TEST, (x, y, sample_weight))
+
+
+def predict(model: Any, x: Any) -> Any:
+    """Return the outputs for one batch as NumPy arrays."""
+    variables.build_for_prediction(model, lambda: (x,))
+    outputs = _call(model, predict_step(model), PREDICT, arrays.placed((x,)))
+    return arrays.joined([outputs], as_numpy=True)
+
+
+def _step(model: Any, step_of: Any, names: tuple[str, ...], batch: Any) -> dict[str, float]:
+    batch = arrays.placed(batch)
+    variables.build(model, lambda: batch)
+    model.reset_metrics()
+    return kc.pythonify(_call(model, step_of(model), names, batch))
+
+
+def _call(model: Any, step: Step, names: tuple[str, ...], batch: Any) -> Any:
+    live = LiveState(model, names)
+    try:
+        outputs, state = step.call(live.take(), batch)
+        live.put(state)
+    except BaseException as error:
+        if live.lost:
+            live.forget()
+            error.add_note("xptrain: the step had taken its inputs; load the model's variables again")
+        raise
+    finally:
+        live.close()
+    return outputs
