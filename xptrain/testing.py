@@ -140,6 +140,9 @@ class _Watch:
     def step(self, step: int, logs: Mapping[str, Any]) -> None:
         self.steps[step] = numbers(logs)
 
+    def trained(self, step: int) -> None:
+        pass
+
     def due(self, step: int, steps_done: int, epochs_done: int | None = None) -> bool:
         return True
 

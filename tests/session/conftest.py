@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 import xptrain
-from xptrain.session import identity
-from xptrain.session import run as run_module
+from xptrain.session import identity, life
 from xptrain.tracking import journal
 from xptrain.tracking.points import points
 
@@ -19,7 +18,7 @@ from xptrain.tracking.points import points
 @pytest.fixture(autouse=True)
 def no_recorder(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("start", "keep", "wait"):
-        monkeypatch.setattr(run_module.Delivery, name, lambda self: None)
+        monkeypatch.setattr(life.Delivery, name, lambda self: None)
     monkeypatch.setattr(identity, "PROCESS", identity.Process())
 
 

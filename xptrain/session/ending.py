@@ -9,7 +9,7 @@ from xptrain.secrets.redact import redact_text
 from xptrain.tracking import artifacts
 
 if TYPE_CHECKING:
-    from xptrain.session.run import Run
+    from xptrain.session.life import Life
 
 
 def outcome(error: BaseException | None) -> tuple[str, str | None]:
@@ -32,7 +32,7 @@ def fetch(values: list[Any]) -> Any:
 
 
 def tell_the_end(
-    run: Run, status: str, reason: str | None, failure: XptrainError | None
+    run: Life, status: str, reason: str | None, failure: XptrainError | None
 ) -> XptrainError | None:
     """Journal what is left and the status; returns the first failure, which makes the status FAILED."""
     try:

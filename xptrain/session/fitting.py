@@ -26,7 +26,7 @@ from xptrain.training.logs import flat, is_number, numbers
 from xptrain.training.observer import Epoch, Plan, Restored, Start
 
 if TYPE_CHECKING:
-    from xptrain.session.run import Run
+    from xptrain.session.life import Life
 
 _VOLATILE = frozenset({"time/epoch_seconds", "time/steps_per_second"})
 
@@ -38,7 +38,7 @@ class RunObserver:
         run: The run, open.
     """
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Life) -> None:
         self._run = run
         self._fit = 0
         self._names: dict[str, str] = {}
@@ -74,7 +74,7 @@ class RunObserver:
             # The canary ran once, at the first fit.
             self._manifest["hazards"] = run.hazards
         run.hazards = self._manifest["hazards"]
-        self._manifest["data_note"] = data.note
+        self._manifest["data_note"] = plan.note or data.note
         self._manifest["model"] = dict(plan.model)
         self._manifest["files"] = list(plan.files)
         # What the checkpoint was made under counts, not what a later attempt without one trained under.
@@ -163,6 +163,11 @@ class RunObserver:
             values = {label: logs[name] for name, label in self._names.items()}
         run.writer.log_device(step, values)
 
+    def trained(self, step: int) -> None:
+        """Note where a loop of the user's own is."""
+        if self._run.loop is not None:
+            self._run.loop.note_step()
+
     def due(self, step: int, steps_done: int, epochs_done: int | None = None) -> bool:
         """Ask the policy."""
         return self._run.checkpoints.due(step, steps_done, epochs_done)
@@ -235,6 +240,8 @@ class RunObserver:
         """Return whether a finished fit is to be trained further; refuse fewer epochs than are trained."""
         cursor = loaded.receipt.cursor
         trained = cursor.epoch + (1 if cursor.batch else 0)
+        if plan.is_own_loop:
+            return False
         if plan.epochs < trained and not loaded.host.get("stopped"):
             raise UsageError(
                 "the fit asks for fewer epochs than the run has trained",
@@ -250,11 +257,11 @@ class RunObserver:
         if cursor.done and not extend:
             say(f"run {run.key}: fit {self._fit} is finished ({receipt.step} steps), not trained again")
             return
-        batch = f", batch {cursor.batch + 1} of {plan.source.get('num_batches')}" if cursor.batch else ""
-        say(
-            f"run {run.key}, attempt {run.attempt}: going on from step {receipt.step} "
-            f"(epoch {cursor.epoch + 1} of {plan.epochs}{batch})"
-        )
+        where = f"run {run.key}, attempt {run.attempt}: going on from step {receipt.step}"
+        if plan.epochs:
+            batch = f", batch {cursor.batch + 1} of {plan.source.get('num_batches')}" if cursor.batch else ""
+            where += f" (epoch {cursor.epoch + 1} of {plan.epochs}{batch})"
+        say(where)
         self._note_start(receipt.step)
 
     def _record(self, grade: Grade, changed: bool) -> None:

@@ -12,6 +12,8 @@ from typing import Any, Protocol
 from xptrain.state.records import VariableRecord
 from xptrain.state.snapshot import Cursor, Snapshot
 
+OWN_LOOP = "own loop"
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -27,6 +29,7 @@ class Plan:
         model: `describe.describe_model` of the model.
         data: The arrays themselves: `{"x": …, "y": …, "sample_weight": …, "validation": …}`.
         files: Where the files that callbacks append to end now.
+        note: What must be said with the grade.
     """
 
     epochs: int
@@ -38,6 +41,12 @@ class Plan:
     model: Mapping[str, Any]
     data: Mapping[str, Any]
     files: Sequence[Mapping[str, Any]] = ()
+    note: str = ""
+
+    @property
+    def is_own_loop(self) -> bool:
+        """Whether the user's own code, not a fit, trains the steps."""
+        return self.source.get("kind") == OWN_LOOP
 
 
 @dataclass(frozen=True)
@@ -124,6 +133,9 @@ class Observer(Protocol):
     def step(self, step: int, logs: Mapping[str, Any]) -> None:
         """Called after each step with device scalars; must not wait for anything."""
 
+    def trained(self, step: int) -> None:
+        """Called after a step of the user's own loop, with the number of those it has trained."""
+
     def due(self, step: int, steps_done: int, epochs_done: int | None = None) -> bool:
         """Tell whether a snapshot is wanted now.
 
@@ -172,6 +184,9 @@ class NoObserver:
         """Do nothing."""
 
     def step(self, step: int, logs: Mapping[str, Any]) -> None:
+        """Do nothing."""
+
+    def trained(self, step: int) -> None:
         """Do nothing."""
 
     def due(self, step: int, steps_done: int, epochs_done: int | None = None) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -23,12 +23,13 @@ class FitState:
     Args:
         model: The model, built.
         callbacks: The callbacks in the order in which they are called, before `on_train_begin`.
+        with_metrics: False where metrics begin anew before anybody reads them.
     """
 
-    def __init__(self, model: Any, callbacks: Sequence[Any]) -> None:
+    def __init__(self, model: Any, callbacks: Sequence[Any], *, with_metrics: bool = True) -> None:
         self._model = model
         self._callbacks = list(callbacks)
-        self.records = variables.records(model)
+        self.records = [r for r in variables.records(model) if with_metrics or r.role != "metrics"]
         self.python_state = PythonState(self._callbacks, variables.owners(model))
         self._last: Mapping[str, Any] = {}
         self._at_snapshot: Mapping[str, Any] = {}
@@ -117,13 +118,17 @@ class FitState:
         Raises:
             RestoreMismatchError: If the checkpoint is of another model; then nothing was written.
         """
-        return self._write(restored, restored.host, {}, prepared)
+        return self._write(restored, restored.host, {}, prepared)()
+
+    def prepare_restore(self, restored: Any) -> Callable[[], Any]:
+        """Return what writes a checkpoint when it is called; raises as `restore` does."""
+        return self._write(restored, restored.host, {}, ())
 
     def restore_end(self, restored: Any) -> None:
         """Write what a finished fit ended with; see `restore`."""
         changed = {key[len(END) :]: value for key, value in restored.leaves.items() if key.startswith(END)}
         host = {**restored.host, **restored.host["end"], "averages_in_model": False}
-        self._write(restored, host, changed, (), finished=True)
+        self._write(restored, host, changed, (), finished=True)()
         self._model.stop_training = restored.host["stopped"]
 
     def rescue(self, live: LiveState | None) -> bool:
@@ -150,7 +155,7 @@ class FitState:
         prepared: Sequence[Any],
         *,
         finished: bool = False,
-    ) -> list[SettingChange]:
+    ) -> Callable[[], list[SettingChange]]:
         entries = _matched(host["python"]["callbacks"], self.python_state.names)
         leaves = {key: value for key, value in restored.leaves.items() if not key.startswith((HOST, END))}
         leaves.update(changed)
@@ -161,12 +166,16 @@ class FitState:
         decoded = self.python_state.decode(
             {**host["python"], "callbacks": entries}, restored.leaves, strict=not finished
         )
-        restore_variables(self.records, leaves)
-        variables.finish_restore(self._model)
-        changes = self.python_state.apply(decoded, prepared)
-        restore_rng(host["rng"], restored.leaves)
-        variables.set_global_seed(decode(host["rng"]["keras"], restored.leaves))
-        return changes
+
+        def write() -> list[SettingChange]:
+            restore_variables(self.records, leaves)
+            variables.finish_restore(self._model)
+            changes = self.python_state.apply(decoded, prepared)
+            restore_rng(host["rng"], restored.leaves)
+            variables.set_global_seed(decode(host["rng"]["keras"], restored.leaves))
+            return changes
+
+        return write
 
 
 def _capture_rng(host_arrays: dict[str, Any]) -> dict[str, Any]:

@@ -265,6 +265,8 @@ class Trainer:
         checks.check_compiled(self.model, "train_on_batch")
         logs = on_batch.train(self.model, x, y, sample_weight, class_weight)
         self._step += 1
+        if self._observer is not None:
+            self._observer.trained(self._step)
         return logs if return_dict else kc.flatten_logs(self.model, logs)
 
     def test_on_batch(
@@ -304,6 +306,15 @@ class Trainer:
             >>> trainer.predict_on_batch(x).shape  # doctest: +SKIP
         """
         return on_batch.predict(self.model, x)
+
+    @property
+    def steps(self) -> int:
+        """Steps trained so far, those before a checkpoint that was restored included."""
+        return self._step
+
+    def begin_at(self, steps: int) -> None:
+        """Go on counting from a checkpoint that was restored."""
+        self._step = steps
 
     def _called(self, callbacks: Any, verbose: Any, source: Source) -> tuple[Any, Progress]:
         """Return the callbacks of one pass over a source, and what shows how far it is."""

@@ -22,11 +22,8 @@ from xptrain.state.values.codec import KIND, SCALARS, Unencodable
 from xptrain.state.values.decoder import GraphDecoder
 from xptrain.state.values.encoder import GraphEncoder
 
-# The loop's own: each fit, evaluation or resume sets them as it needs them.
-_OF_THE_LOOP = frozenset(
-    {"stop_training", "stop_evaluating", "stop_predicting"}
-    | {"_initial_epoch", "_jax_state", "_jax_state_synced"}
-)
+# The loop's own: each build, fit or evaluation sets them as it needs them.
+_OF_THE_LOOP = frozenset({"built", "stop_training", "stop_evaluating", "stop_predicting"})
 
 
 @dataclass(frozen=True)
@@ -169,6 +166,11 @@ def _stored(member: Any) -> set[str]:
     return here.union(*map(_stored, code.co_consts))
 
 
+def _is_inner(name: str) -> bool:
+    # What Keras keeps to itself, but for the flag behind `layer.trainable = False`.
+    return name.startswith("_") and name != "_trainable"
+
+
 def _slots(owner: Any) -> Iterator[Slot]:
     """Return an owner's attributes that training could change, and that are not kept elsewhere."""
     import jax
@@ -176,7 +178,7 @@ def _slots(owner: Any) -> Iterator[Slot]:
 
     of_keras = assigned_by_keras(owner.__class__)
     for name, value in vars(owner).items():
-        if name in _OF_THE_LOOP or (name in of_keras and type(value) not in SCALARS):
+        if name in of_keras and (name in _OF_THE_LOOP or type(value) not in SCALARS or _is_inner(name)):
             continue
         # What a compiled step left behind cannot be used; Keras keeps track of its own objects.
         if isinstance(value, (jax.core.Tracer, keras.Layer, keras.Variable)):

@@ -216,6 +216,12 @@ def is_built(model: Any) -> bool:
     return all(layer.built for layer in model._flatten_layers())
 
 
+def build_optimizer(model: Any) -> None:
+    """Create the variables of a built model's optimizer."""
+    if model.optimizer is not None and not model.optimizer.built:
+        model.optimizer.build(model.trainable_variables)
+
+
 def build_for_prediction(model: Any, first: Callable[[], Any]) -> None:
     """Build an unbuilt model from the inputs of the batch that `first` returns."""
     import keras

@@ -1,0 +1,124 @@
+"""Loops of the user's own, under the same resume law as fits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+import xptrain
+from tests.examples import X, Y, dropout_model, small, variable_digests
+from tests.session.conftest import Runs
+from xptrain import errors
+
+pytestmark = pytest.mark.usefixtures("no_keras_fit")
+
+
+def batch(step: int) -> tuple[Any, Any]:
+    order = np.random.default_rng(step).permutation(len(X))[:8]
+    return X[order], Y[order]
+
+
+def train(
+    runs: Runs, key: str, *, stop: int | None = None, steps: int = 20, **opened: Any
+) -> tuple[dict[str, str], list[int]]:
+    """Train two models in turn; returns the digests of both, and the steps that this process trained."""
+    done = []
+    with runs.open(key, **opened) as run:
+        models = [dropout_model(), small(keras.optimizers.SGD(0.01, momentum=0.9))]
+        models[0].notes = []
+        trainers = [run.trainer(model) for model in models]
+        for step in range(run.restore(*trainers), steps):
+            if step == stop:
+                raise RuntimeError("stopped by the test")
+            logs = trainers[0].train_on_batch(*batch(step), return_dict=True)
+            trainers[1].train_on_batch(*batch(step + 100), class_weight=None)
+            models[0].notes.append(np.random.random() + float(keras.random.uniform(())))
+            run.log_metrics({"loss": logs["loss"], "note": sum(models[0].notes)})
+            done.append(step)
+            if step % 4 == 3:
+                run.checkpoint(*trainers)
+    digests = {f"{i}/{k}": v for i, model in enumerate(models) for k, v in variable_digests(model).items()}
+    return digests, done
+
+
+def test_an_own_loop_goes_on_where_it_was(runs: Runs) -> None:
+    expected, _ = train(runs, "straight")
+    with pytest.raises(RuntimeError):
+        train(runs, "cut", stop=2)
+    with pytest.raises(RuntimeError):
+        train(runs, "cut", stop=10, resume=True)
+    digests, done = train(runs, "cut", resume=True)
+    assert done == list(range(8, 20))
+    assert digests == expected
+    assert runs.points("cut") == runs.points("straight")
+    assert len(runs.points("cut")) == 40
+    assert not runs.records("cut", "divergence")
+    assert runs.tags("cut")["xptrain.grade"] == "exact: the batches are those of your own loop"
+
+
+def test_a_finished_loop_is_not_trained_again_and_fits_follow(runs: Runs) -> None:
+    def both(key: str, **opened: Any) -> tuple[dict[str, str], int]:
+        with runs.open(key, **opened) as run:
+            model = dropout_model()
+            trainer = run.trainer(model)
+            start = run.restore(trainer)
+            for step in range(start, 6):
+                trainer.train_on_batch(*batch(step))
+            run.fit(model, X, Y, batch_size=8, epochs=2, verbose=0)
+            if key == "cut" and run.attempt == 1:
+                raise RuntimeError("stopped by the test")
+            again = run.restore(trainer)
+            for step in range(again, 3):
+                trainer.train_on_batch(*batch(step))
+        return variable_digests(model), start
+
+    expected, start = both("straight")
+    assert start == 0
+    with pytest.raises(RuntimeError):
+        both("cut")
+    digests, start = both("cut", resume=True)
+    assert start == 6
+    assert digests == expected
+    # Metrics begin anew with each batch: what the last one left in them is not kept.
+    kept = {k: v for k, v in expected.items() if not k.startswith("metrics/")}
+    assert kept.items() <= both("cut", resume=True)[0].items()
+
+
+def test_other_models_are_refused_and_left_alone(runs: Runs) -> None:
+    with runs.open("cut") as run:
+        trainers = run.trainer(small()), run.trainer(small())
+        run.restore(*trainers)
+        for trainer in trainers:
+            trainer.train_on_batch(*batch(0))
+        run.checkpoint(*trainers)
+    other = small(), dropout_model()
+    before = [variable_digests(model) for model in other]
+    with pytest.raises(errors.RestoreMismatchError), runs.open("cut", resume=True) as run:
+        run.restore(*map(run.trainer, other))
+    assert [
+        {k: v for k, v in variable_digests(m).items() if k in b} for m, b in zip(other, before, strict=True)
+    ] == before
+
+
+def test_bad_use_is_one_clear_error(runs: Runs) -> None:
+    class Unbuilt(keras.Model):
+        def call(self, inputs: Any) -> Any:
+            return inputs
+
+    with runs.open("run") as run:
+        trainer = run.trainer(small())
+        with pytest.raises(errors.UsageError, match="not those of the loop"):
+            run.checkpoint(trainer)
+        run.restore(trainer)
+        with pytest.raises(errors.UsageError, match="not those of the loop"):
+            run.checkpoint(run.trainer(small()))
+        with pytest.raises(errors.UsageError, match="at least one trainer"):
+            run.restore()
+        unbuilt = Unbuilt()
+        unbuilt.compile("adam", "mse")
+        with pytest.raises(errors.UsageError, match="must be built"):
+            run.restore(run.trainer(unbuilt))
+    assert xptrain.Trainer(small()).steps == 0

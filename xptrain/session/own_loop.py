@@ -1,0 +1,139 @@
+"""A loop of the user's own: restored at its beginning, saved when it says so."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from xptrain.errors import UsageError
+from xptrain.session.fitting import RunObserver
+from xptrain.state.snapshot import Snapshot
+from xptrain.training.describe import describe_model
+from xptrain.training.keras_backend import checks, variables
+from xptrain.training.observer import OWN_LOOP, Plan, Restored
+from xptrain.training.saving import FitState
+from xptrain.training.trainer import Trainer
+
+if TYPE_CHECKING:
+    from xptrain.session.life import Life
+
+
+class OwnLoop:
+    """What a run does for a loop that trains by `train_on_batch`.
+
+    Args:
+        run: The run, open.
+        trainers: What the loop trains.
+    """
+
+    def __init__(self, run: Life, trainers: tuple[Trainer, ...]) -> None:
+        if not trainers:
+            raise UsageError("restore() needs at least one trainer", remedy="run.restore(run.trainer(model))")
+        for trainer in trainers:
+            _check(trainer.model)
+        self.trainers = trainers
+        self._run = run
+        self._observer = RunObserver(run)
+        # Metrics begin anew with each batch.
+        self._states = [FitState(trainer.model, [], with_metrics=False) for trainer in trainers]
+        self._fit = 0
+        self._before = 0
+        self._saved: int | None = None
+
+    def restore(self) -> int:
+        """Put the newest checkpoint into the trainers; returns how many steps of the loop are done."""
+        models = [trainer.model for trainer in self.trainers]
+        plan = Plan(
+            epochs=0,
+            initial_epoch=0,
+            source={"kind": OWN_LOOP},
+            validation=None,
+            settings={},
+            callbacks=[],
+            model=describe_model(models[0]) if models else {},
+            data={},
+            note="the batches are those of your own loop",
+        )
+        records = [record for state in self._states for record in state.records]
+        start = self._observer.begin(plan, models[0], records)
+        self._fit, self._before = start.fit, start.step
+        steps = [0 for _ in self.trainers]
+        if start.restored is not None:
+            steps = self._write(start.restored)
+            self._observer.resumed(start.restored.step)
+            self._saved = start.restored.step if start.restored.cursor.done else None
+        for trainer, count in zip(self.trainers, steps, strict=True):
+            trainer.begin_at(count)
+        self._observer.ready(lambda: None, self._uncaptured, ())
+        return self._done(None)
+
+    def save(self, step: int | None) -> None:
+        """Save the state after `step` steps of the loop."""
+        self._save(self._done(step), done=False)
+
+    def end(self) -> None:
+        """Save what the loop ended with, so that what follows it can be resumed alone."""
+        step = self._run.step - self._before
+        if self._saved != self._run.step or not step:
+            self._save(step, done=True)
+
+    def note_step(self) -> None:
+        """Note on the run how many steps are trained: what is logged now belongs to that step."""
+        self._run.step = self._before + self.trainers[0].steps
+
+    def _done(self, step: int | None) -> int:
+        return self.trainers[0].steps if step is None else step
+
+    def _save(self, step: int, *, done: bool) -> None:
+        self._run.step = self._before + step
+        parts = [state.snapshot(self._fit, 0, step, self._run.step) for state in self._states]
+        leaves = {
+            _key(number, key): leaf for number, part in enumerate(parts) for key, leaf in part.leaves.items()
+        }
+        host = {
+            "parts": [part.host for part in parts],
+            "steps": [trainer.steps for trainer in self.trainers],
+            "stopped": False,
+        }
+        snapshot = Snapshot(self._run.step, replace(parts[0].cursor, done=done), leaves, host, pinned=done)
+        self._observer.save(snapshot, self._uncaptured)
+
+    def _write(self, restored: Restored) -> list[int]:
+        prepared = [
+            state.prepare_restore(_part(restored, number)) for number, state in enumerate(self._states)
+        ]
+        for write in prepared:
+            write()
+        return [int(steps) for steps in restored.host["steps"]]
+
+    @property
+    def _uncaptured(self) -> list[str]:
+        return [name for state in self._states for name in state.uncaptured]
+
+
+def _key(number: int, key: str) -> str:
+    # The first model's keys are those of a fit, so that its weights can be loaded alone.
+    return f"{number}:{key}" if number else key
+
+
+def _part(restored: Restored, number: int) -> Restored:
+    leaves: Mapping[str, Any] = restored.leaves
+    if number:
+        head = f"{number}:"
+        mine = {key.removeprefix(head): leaf for key, leaf in leaves.items() if key.startswith(head)}
+    else:
+        mine = {key: leaf for key, leaf in leaves.items() if ":" not in key.partition("/")[0]}
+    return replace(restored, leaves=mine, host=restored.host["parts"][number])
+
+
+def _check(model: Any) -> None:
+    checks.check_compiled(model, "a loop of your own")
+    if not variables.is_built(model):
+        raise UsageError(
+            "the model must be built before a loop of your own is restored",
+            expected="a model with all its variables",
+            found=f"{type(model).__name__} {model.name!r}, not built",
+            remedy="call it on one batch first: model(x[:1])",
+        )
+    variables.build_optimizer(model)
