@@ -8,7 +8,7 @@ export KERAS_BACKEND := jax
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := setup
-.PHONY: setup demo test lint docs bench clean
+.PHONY: setup demo test keras-tests lint docs bench clean
 
 setup: $(STAMP)
 
@@ -27,6 +27,13 @@ demo: $(STAMP)
 test: $(STAMP)
 	$(BIN)/python -m pytest $(ARGS)
 
+# Keras's own tests, routed through our loop. TensorFlow stays out of the environment of everything else.
+keras-tests: $(STAMP)
+	$(PYTHON) -m venv $(VENV)-keras
+	$(BIN)/python -c 'import site; print(site.getsitepackages()[0])' > $(VENV)-keras/lib/$$(ls $(VENV)-keras/lib)/site-packages/base.pth
+	$(VENV)-keras/bin/python -m pip install --quiet --no-deps --require-hashes -r tests/keras_own/tensorflow.txt
+	$(VENV)-keras/bin/python -m tests.keras_own
+
 lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -39,5 +46,5 @@ bench: $(STAMP)
 	$(BIN)/python -m bench
 
 clean:
-	rm -rf $(VENV) build dist site demo-out *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-keras build dist site demo-out *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -248,7 +248,7 @@ print(json.dumps(runs))
 def history(run: Reading) -> dict[str, list[Any]]:
     """Return the `History` callback's values from a run's last checkpoint."""
     folder = run.checkpoints.folder_of(run.receipts[-1].step)
-    callbacks = json.loads((folder / HOST_FILE).read_text())["callbacks"]
+    callbacks = json.loads((folder / HOST_FILE).read_text())["python"]["callbacks"]
     values: dict[str, list[Any]] = plain(callbacks[-1]["state"]["history"])
     return values
 

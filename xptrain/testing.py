@@ -15,7 +15,7 @@ from xptrain.state.records import VariableRecord
 from xptrain.state.rng import seed_everything
 from xptrain.state.snapshot import Snapshot
 from xptrain.tracking.tracker import MemoryTracker
-from xptrain.training.logs import numbers
+from xptrain.training.logs import flat, numbers
 from xptrain.training.observer import Epoch, Plan, Restored, Start
 from xptrain.training.trainer import Trainer
 
@@ -137,8 +137,10 @@ class _Watch:
     ) -> None:
         pass
 
-    def step(self, step: int, logs: Mapping[str, Any]) -> None:
-        self.steps[step] = numbers(logs)
+    def step(self, step: int, logs: Mapping[str, Any], count: int = 1) -> None:
+        for i in range(count):
+            values = logs if count == 1 else {name: array[i] for name, array in flat(logs)}
+            self.steps[step - count + 1 + i] = numbers(values)
 
     def trained(self, step: int) -> None:
         pass

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from xptrain.errors import EXIT_INTERRUPTED, XptrainError
+from xptrain.errors import EXIT_DIFFERS, EXIT_INTERRUPTED, XptrainError
 
 EXIT_CODES = """\
 Exit codes
@@ -113,12 +113,16 @@ def show(run: Run, as_json: Json = False) -> None:
 def compare(
     runs: Annotated[list[str], typer.Argument(metavar="RUN RUN…", help=RUN, show_default=False)],
     all_rows: Annotated[bool, typer.Option("--all", "-a", help="Also show what is equal.")] = False,
+    exit_code: Annotated[
+        bool, typer.Option("--exit-code", help="Exit with 8 unless the newest states are equal bit for bit.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Show where runs differ: config, metrics, state, code, data, packages, devices."""
     from xptrain.cli.comparing import compare_runs
 
-    compare_runs(runs, all_rows, as_json)
+    if not compare_runs(runs, all_rows, as_json) and exit_code:
+        raise typer.Exit(EXIT_DIFFERS)
 
 
 @app.command(rich_help_panel="Look back")

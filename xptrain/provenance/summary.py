@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from xptrain.provenance.diff.difference import Difference
@@ -41,15 +41,20 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, widest: int =
     return "\n".join(lines)
 
 
-def difference_table(differences: Sequence[Difference]) -> str:
-    """Return the differences as a table: what, before, now and what becomes of it, refused ones first."""
+def difference_table(differences: Sequence[Difference], allow: Collection[str] = ()) -> str:
+    """Return the differences as a table: what, before, now and what becomes of it, refused ones first.
+
+    Args:
+        differences: The differences.
+        allow: Categories that the user lets pass.
+    """
     ordered = sorted(differences, key=lambda d: (d.severity != "refuse", d.category))
     rows = [
         [
             difference.name,
             difference.before,
             difference.after,
-            f"refused; --allow {difference.category}" if difference.severity == "refuse" else "told",
+            _fate(difference, allow),
         ]
         for difference in ordered[:_ROWS]
     ]
@@ -57,6 +62,12 @@ def difference_table(differences: Sequence[Difference]) -> str:
     notes = [f"- {d.name}: {d.note}" for d in ordered[:_ROWS] if d.note]
     more = [f"and {len(ordered) - _ROWS} more"] if len(ordered) > _ROWS else []
     return "\n".join([text, *more, *dict.fromkeys(notes)])
+
+
+def _fate(difference: Difference, allow: Collection[str]) -> str:
+    if difference.severity != "refuse":
+        return "told"
+    return "allowed" if difference.category in allow else f"refused; --allow {difference.category}"
 
 
 def hazard_table(hits: Sequence[Hit]) -> str:

@@ -141,13 +141,14 @@ class RunObserver:
         grade = self._admit(uncaptured).lower(self._grade.level, *self._grade.reasons)
         told = [difference for difference in self._differences if difference.severity == "tell"]
         if self._differences:
-            say("changed since the run was started:\n" + difference_table(self._differences))
+            table = difference_table(self._differences, self._run.settings.allow)
+            say(f"changed since the run was started:\n{table}")
         self._manifest["grade"] = grade.as_json()
         self._manifest["differences"] = [str(difference) for difference in self._differences]
         self._record(grade, bool(told))
 
-    def step(self, step: int, logs: Mapping[str, Any]) -> None:
-        """Queue the step's values; nothing waits."""
+    def step(self, step: int, logs: Mapping[str, Any], count: int = 1) -> None:
+        """Queue the values of one step, or of several; nothing waits."""
         run = self._run
         if run.checkpoints.fenced.is_set():
             run.checkpoints.lock.check()
@@ -155,13 +156,12 @@ class RunObserver:
         if logs.keys() != self._seen_keys:
             # Rare, so that a step pays for one comparison: which entries are numbers, and all of them flat?
             self._seen_keys = frozenset(logs)
-            self._names = {name: f"batch/{name}" for name, value in logs.items() if is_number(value)}
+            values = {name: value if count == 1 else value[0] for name, value in flat(logs)}
+            self._names = {name: f"batch/{name}" for name, value in values.items() if is_number(value)}
             self._is_nested = any(isinstance(value, Mapping) for value in logs.values())
         if self._is_nested:
-            values = {f"batch/{name}": value for name, value in flat(logs) if is_number(value)}
-        else:
-            values = {label: logs[name] for name, label in self._names.items()}
-        run.writer.log_device(step, values)
+            logs = dict(flat(logs))
+        run.writer.log_device(step, {label: logs[name] for name, label in self._names.items()}, count=count)
 
     def trained(self, step: int) -> None:
         """Note where a loop of the user's own is."""

@@ -164,6 +164,11 @@ class Life(Recorded):
             return
         if status == "FINISHED":
             self._end_loop()
+            if not self._fits and not self.has_metrics:
+                readable.say(
+                    f"run {self.key}: nothing was trained or measured under it; "
+                    "train with run.fit(model, …), not with model.fit(…)"
+                )
         self._state = RunState.CLOSED
         atexit.unregister(self._at_exit)
         try:

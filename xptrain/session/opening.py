@@ -161,7 +161,7 @@ def capture(found: Found, settings: Settings, attempt: int, manifests: Manifests
     before = manifests.last(attempt)
     differences = known_now(diff.compare(before, static.record)) if before is not None else []
     diff.refuse(differences, settings.allow)
-    return static, summary.difference_table(differences) if differences else ""
+    return static, summary.difference_table(differences, settings.allow) if differences else ""
 
 
 def known_now(differences: list[Difference]) -> list[Difference]:

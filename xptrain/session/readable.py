@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
+import sysconfig
+import traceback
+from pathlib import Path
 from types import TracebackType
 
 from xptrain.errors import XptrainError
 
 _installed = False
+_PACKAGE = str(Path(__file__).resolve().parents[1])
+_STANDARD = sysconfig.get_path("stdlib")
 
 
 def install() -> None:
@@ -29,11 +34,21 @@ def install() -> None:
         if os.environ.get("XPTRAIN_TRACEBACK"):
             before(kind, error, trace)
         else:
-            print(f"xptrain: {error}", file=sys.stderr, flush=True)
+            print(f"xptrain: {error}{_place(trace)}", file=sys.stderr, flush=True)
         # Python would exit with 1 for every uncaught error.
         raise SystemExit(error.exit_code)
 
     sys.excepthook = hook
+
+
+def _place(trace: TracebackType | None) -> str:
+    """Return the last line of the user's own code on the way to an error, as one more line of the block."""
+    frames = [frame for frame in traceback.extract_tb(trace) if not _is_library(frame.filename)]
+    return f"\n  at:       {frames[-1].filename}, line {frames[-1].lineno}" if frames else ""
+
+
+def _is_library(file: str) -> bool:
+    return file.startswith((_PACKAGE, "<", _STANDARD)) or "site-packages" in file
 
 
 def say(text: str) -> None:

@@ -34,6 +34,7 @@ class Recorded:
     def __init__(self) -> None:
         self._state = RunState.NEW
         self.is_repeating = False
+        self.has_metrics = False
 
     def log_metrics(self, values: Mapping[str, Any], *, step: int | None = None) -> None:
         """Record values of your own.
@@ -49,6 +50,7 @@ class Recorded:
             >>> run.log_metrics({"bleu": 0.31}, step=3)  # doctest: +SKIP
         """
         self.check_open()
+        self.has_metrics = True
         if self.is_repeating:
             return
         self.writer.log(self.step if step is None else step, values)

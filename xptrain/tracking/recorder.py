@@ -198,6 +198,9 @@ class Recorder:
             told = self._pass(final=ended is not None)
             if told and (ended is not None or self._finished()):
                 return 0
+            if ended is not None and not self._folder.path.is_dir():
+                _log.error("the run's folder is gone; there is nothing to deliver any more")
+                return 1
             if not told and ended is not None and time.monotonic() - ended > self._give_up_s:
                 _log.error("giving up: the next xptrain command, or xptrain sync, delivers the rest")
                 return 1

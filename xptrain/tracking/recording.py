@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import operator
 import threading
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple, SupportsFloat
+from typing import Any, SupportsFloat
 
 from xptrain.errors import FencedError, TrackerError, UsageError, XptrainError
 from xptrain.tracking.durable import now_ms
+from xptrain.tracking.entries import Entry, Row, checked_name, checked_number, checked_step, floats, rows_of
 from xptrain.tracking.journal import Journal
 from xptrain.tracking.points import PointIndex
 from xptrain.tracking.records import Hearing
@@ -19,23 +19,6 @@ from xptrain.tracking.rows import Divergence, Rows
 Fetch = Callable[[list[Any]], Sequence[SupportsFloat]]
 _BATCH = 1024
 _PAUSE_S = 0.05
-
-
-class _Entry(NamedTuple):
-    ms: int
-    kind: str
-    step: int
-    content: Mapping[str, Any]
-    volatile: Collection[str]
-    on_device: bool
-
-
-def _float(value: Any) -> float:
-    return float(value.item() if hasattr(value, "item") else value)
-
-
-def _floats(values: list[Any]) -> Sequence[SupportsFloat]:
-    return [_float(value) for value in values]
 
 
 class PointWriter:
@@ -66,7 +49,7 @@ class PointWriter:
         self,
         journal: Journal,
         index: PointIndex,
-        fetch: Fetch = _floats,
+        fetch: Fetch = floats,
         *,
         capacity: int = 1 << 14,
         clock: Callable[[], int] = now_ms,
@@ -84,7 +67,7 @@ class PointWriter:
         self._capacity = capacity
         self._clock = clock
         self._changed = threading.Condition()
-        self._queue: deque[_Entry] = deque()
+        self._queue: deque[Entry] = deque()
         self._queued = self._done = 0
         self._urgent = self._closing = self._closed = False
         self._error: XptrainError | None = None
@@ -115,21 +98,26 @@ class PointWriter:
             FencedError: A later attempt has the run; raised once.
             TrackerError: An earlier record could not be written; this call's points are queued all the same.
         """
-        numbers = {_name(metric): _number(metric, value) for metric, value in values.items()}
-        self._put(_Entry(self._clock(), "metrics", _integer(step), numbers, volatile, on_device=False))
+        numbers = {checked_name(metric): checked_number(metric, value) for metric, value in values.items()}
+        self._put(Entry(self._clock(), "metrics", checked_step(step), numbers, volatile, on_device=0))
 
-    def log_device(self, step: int, scalars: Mapping[str, Any], volatile: Collection[str] = ()) -> None:
+    def log_device(
+        self, step: int, scalars: Mapping[str, Any], volatile: Collection[str] = (), count: int = 1
+    ) -> None:
         """Log device scalars at one step without waiting for them.
 
         Args:
             step: Train step.
             scalars: Arrays of one element by metric name; they must not be donated to a later step.
             volatile: As in `log`.
+            count: For several steps at once, how many, ending with `step`; then arrays of shape (count,).
 
         Raises:
             TrackerError: As in `log`.
         """
-        self._put(_Entry(self._clock(), "metrics", _integer(step), dict(scalars), volatile, on_device=True))
+        self._put(
+            Entry(self._clock(), "metrics", checked_step(step), dict(scalars), volatile, on_device=count)
+        )
 
     def append(self, kind: str, **fields: Any) -> None:
         """Write any other record, in order with the points.
@@ -141,7 +129,7 @@ class PointWriter:
         Raises:
             TrackerError: As in `log`.
         """
-        self._put(_Entry(self._clock(), kind, 0, fields, (), on_device=False))
+        self._put(Entry(self._clock(), kind, 0, fields, (), on_device=0))
 
     def flush(self) -> int:
         """Wait until everything queued is in the journal.
@@ -197,7 +185,7 @@ class PointWriter:
                 self._journal.discard()
             self._journal.close()
 
-    def _put(self, entry: _Entry) -> None:
+    def _put(self, entry: Entry) -> None:
         if self._closed:
             raise UsageError(
                 "nothing can be logged any more",
@@ -241,13 +229,14 @@ class PointWriter:
                 self._done += len(batch)
                 self._changed.notify_all()
 
-    def _write(self, batch: list[_Entry]) -> None:
+    def _write(self, batch: list[Entry]) -> None:
         if self._is_fenced():
             return
         for entry, numbers in zip(batch, self._numbers(batch), strict=True):
             try:
                 if entry.kind == "metrics":
-                    self._rows.add(entry.ms, entry.step, numbers, entry.volatile)
+                    for step, values in numbers:
+                        self._rows.add(entry.ms, step, values, entry.volatile)
                 else:
                     self._rows.write()
                     end = self._journal.append(entry.kind, entry.ms, **{**self._stamp, **entry.content})
@@ -275,23 +264,18 @@ class PointWriter:
                 self.fenced.set()
         return self.fenced.is_set()
 
-    def _numbers(self, batch: list[_Entry]) -> list[Mapping[str, float]]:
-        """Bring the device scalars of a whole batch to the host in one call."""
+    def _numbers(self, batch: list[Entry]) -> list[list[Row]]:
+        """Bring the device values of a whole batch to the host in one call."""
         waiting = [value for entry in batch if entry.on_device for value in entry.content.values()]
         try:
             fetched = iter(self._fetch(waiting)) if waiting else iter(())
-            return [self._host(entry, fetched) for entry in batch]
+            return [rows_of(entry, fetched) for entry in batch]
         except Exception:  # noqa: BLE001 - one bad scalar must not take its neighbours along
-            return [self._host_alone(entry) for entry in batch]
+            return [self._rows_alone(entry) for entry in batch]
 
-    def _host(self, entry: _Entry, fetched: Any) -> Mapping[str, float]:
-        return {m: _float(next(fetched)) for m in entry.content} if entry.on_device else entry.content
-
-    def _host_alone(self, entry: _Entry) -> Mapping[str, float]:
+    def _rows_alone(self, entry: Entry) -> list[Row]:
         try:
-            return self._host(
-                entry, iter(self._fetch(list(entry.content.values()))) if entry.on_device else ()
-            )
+            return rows_of(entry, iter(self._fetch(list(entry.content.values())) if entry.on_device else ()))
         except Exception as error:  # noqa: BLE001 - it surfaces at the next call
             self._lost = TrackerError(
                 f"the metrics {', '.join(entry.content)} of step {entry.step} could not be read",
@@ -299,7 +283,7 @@ class PointWriter:
                 remedy="log scalars that no later step donates",
             )
             self._note(self._lost)
-            return {}
+            return []
 
     def _note(self, error: Exception) -> None:
         if not isinstance(error, XptrainError):
@@ -311,34 +295,9 @@ class PointWriter:
             self._error = self._error or error
 
 
-def _name(metric: Any) -> str:
-    if not isinstance(metric, str):
-        raise UsageError("a metric's name must be text", expected="a str", found=repr(metric))
-    return metric
-
-
 def _lost_the_run(attempt: int | None) -> FencedError:
     return FencedError(
         "a later attempt has this run; nothing more is recorded here",
         expected=f"attempt {attempt} to be the newest" if attempt is not None else None,
         remedy="let the later attempt go on, and end this process",
     )
-
-
-def _integer(step: Any) -> int:
-    try:
-        whole = operator.index(step)
-    except TypeError:
-        raise UsageError("a step must be an integer", found=repr(step)) from None
-    if -(2**63) <= whole < 2**63:
-        return whole
-    raise UsageError("a step must fit 64 bits", expected="-2**63 <= step < 2**63", found=str(whole)[:100])
-
-
-def _number(metric: str, value: Any) -> float:
-    try:
-        if not isinstance(value, str | bytes):
-            return _float(value)
-    except (TypeError, ValueError, OverflowError):
-        pass
-    raise UsageError(f"the metric {metric!r} must be one number", found=repr(value)[:200])

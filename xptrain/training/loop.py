@@ -8,14 +8,13 @@ from dataclasses import replace
 from typing import Any
 
 from xptrain.data.source import in_chunks
+from xptrain.training.chunks import Chunks, Fused, Single
 from xptrain.training.evaluation import evaluate_source
-from xptrain.training.keras_backend import arrays
 from xptrain.training.keras_backend import callbacks as kc
 from xptrain.training.keras_backend.live import TRAIN, LiveState
 from xptrain.training.observer import Epoch, Observer, Plan
 from xptrain.training.progress import Progress
 from xptrain.training.saving import FitState
-from xptrain.training.step import train_step
 
 _BATCH_HOOKS = ("on_train_batch_begin", "on_train_batch_end", "on_batch_begin", "on_batch_end")
 
@@ -122,22 +121,16 @@ class Fit:
     def _train(self, epoch: int, skip: int) -> int:
         """Train the epoch's batches from number `skip` on; returns how many of them are trained then."""
         model, callbacks, observer = self._model, self._callbacks, self._observer
-        run_step = train_step(model)
-        place = arrays.placer()
+        chunks = Fused(model) if self._plan.settings.get("fused") else Single(model)
         hooks = kc.has_batch_hook(callbacks, _BATCH_HOOKS)
         live = self._live = LiveState(model, TRAIN)
         done = skip
         for chunk in in_chunks(self._source.epoch(self.number, epoch, skip), model.steps_per_execution):
             if hooks:
                 callbacks.on_train_batch_begin(done)
-            for batch in map(place, chunk):
-                state = live.take()
-                if not self._announced:
-                    self._announce(run_step, state)
-                self._last_logs, state = run_step.call(state, batch)
-                live.put(state)
-                self.step += 1
-                observer.step(self.step, self._last_logs)
+            if not self._announced:
+                self._announce(chunks, live.take())
+            self._last_logs = chunks.train(live, chunk, self._told)
             self._chunk = len(chunk)
             done += self._chunk
             self._progress.batch_end(done, self._last_logs)
@@ -153,13 +146,15 @@ class Fit:
         live.attach()
         return done
 
-    def _announce(self, run_step: Any, state: Any) -> None:
+    def _told(self, count: int, logs: Any) -> None:
+        self.step += count
+        self._observer.step(self.step, logs, count)
+
+    def _announce(self, chunks: Chunks, state: Any) -> None:
         self._announced = True
         # Always the shapes of a first batch: a resumed epoch may begin with a smaller last one.
         self._observer.ready(
-            lambda: run_step.program(state, arrays.placer()(self._source.first())),
-            self._uncaptured,
-            self._changes,
+            lambda: chunks.program(state, self._source.first()), self._uncaptured, self._changes
         )
 
     def _end(self, epoch: int, logs: dict[str, Any]) -> None:

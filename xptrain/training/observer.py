@@ -130,8 +130,14 @@ class Observer(Protocol):
     def wants_steps(self) -> bool:
         """Whether `due` must be asked after each step, not only after each epoch."""
 
-    def step(self, step: int, logs: Mapping[str, Any]) -> None:
-        """Called after each step with device scalars; must not wait for anything."""
+    def step(self, step: int, logs: Mapping[str, Any], count: int = 1) -> None:
+        """Called after each step, or after several that were one program; must not wait for anything.
+
+        Args:
+            step: Number of the last of these steps in the run.
+            logs: Device scalars; arrays of shape (count,) for several steps.
+            count: How many steps.
+        """
 
     def trained(self, step: int) -> None:
         """Called after a step of the user's own loop, with the number of those it has trained."""
@@ -183,7 +189,7 @@ class NoObserver:
     ) -> None:
         """Do nothing."""
 
-    def step(self, step: int, logs: Mapping[str, Any]) -> None:
+    def step(self, step: int, logs: Mapping[str, Any], count: int = 1) -> None:
         """Do nothing."""
 
     def trained(self, step: int) -> None:

@@ -7,9 +7,11 @@ compiled program and its bits are Keras's.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Any
 
 from xptrain.state.digest import digest_json
+from xptrain.training.keras_backend.arrays import joined
 from xptrain.training.keras_backend.live import PREDICT, TEST, TRAIN, out_shardings
 
 
@@ -24,14 +26,23 @@ class Step:
         model: The model it belongs to; its `run_eagerly` and `jit_compile` are followed.
         shardings: Shardings of the state that comes out, or None.
         donate: Whether the step may reuse the buffers of the state that goes in.
+        joins: Whether the outputs of several batches are joined, as predictions are.
     """
 
     def __init__(
-        self, function: Callable[..., Any], model: Any, shardings: Any, *, donate: bool = True
+        self,
+        function: Callable[..., Any],
+        model: Any,
+        shardings: Any,
+        *,
+        donate: bool = True,
+        joins: bool = False,
     ) -> None:
         import jax
 
         self.compiled = _is_compiled(model)
+        self.fused: Step | None = None
+        self._joins = joins
         out = None if shardings is None else (None, shardings)
         donated = 0 if donate else ()
         self.call = (
@@ -40,13 +51,12 @@ class Step:
         self._per_call = int(model.steps_per_execution)
 
     def __call__(self, state: Any, batches: Iterator[Any]) -> Any:
-        outputs, state = self.call(state, next(batches))
-        for _ in range(self._per_call - 1):
-            batch = next(batches, None)
-            if batch is None:
-                break
-            outputs, state = self.call(state, batch)
-        return outputs, state
+        last, state = self.call(state, next(batches))
+        outputs = [last]
+        for batch in islice(batches, self._per_call - 1):
+            last, state = self.call(state, batch)
+            outputs.append(last)
+        return joined(outputs) if self._joins else last, state
 
     def program(self, state: Any, batch: Any) -> str | None:
         """Return the digest of the lowered program for these shapes (StableHLO text, without locations).
@@ -70,16 +80,35 @@ def test_step(model: Any) -> Step:
 
 
 def predict_step(model: Any) -> Step:
-    """Return the model's compiled predict step, whose inputs stay whole.
-
-    It is kept under a name of ours: Keras's own function joins the outputs of several batches.
-    """
+    """Return the model's compiled predict step, whose inputs stay whole."""
 
     def function(state: Any, batch: Any) -> Any:
         outputs, non_trainable = model.predict_step(state, batch)
         return outputs, (state[0], non_trainable)
 
-    return _kept(model, "xptrain_predict_step", function, PREDICT, donate=False)
+    return _kept(model, "predict_function", function, PREDICT, donate=False, joins=True)
+
+
+def fused_step(model: Any) -> Step:
+    """Return the train step over several batches in one program: `(state, batches) -> (logs, state)`.
+
+    The batches are stacked along a new first axis; `logs` are those of each step, stacked, and of the last.
+    """
+    import jax
+
+    single = train_step(model)
+    if single.fused is None:
+
+        def function(state: Any, batches: Any) -> Any:
+            def step(state: Any, batch: Any) -> Any:
+                logs, state = model.train_step(state, batch)
+                return state, logs
+
+            state, logs = jax.lax.scan(step, state, batches)
+            return (logs, jax.tree.map(lambda values: values[-1], logs)), state
+
+        single.fused = Step(function, model, out_shardings(model, TRAIN))
+    return single.fused
 
 
 def _is_compiled(model: Any) -> bool:
@@ -87,11 +116,17 @@ def _is_compiled(model: Any) -> bool:
 
 
 def _kept(
-    model: Any, attribute: str, function: Callable[..., Any], names: tuple[str, ...], *, donate: bool
+    model: Any,
+    attribute: str,
+    function: Callable[..., Any],
+    names: tuple[str, ...],
+    *,
+    donate: bool,
+    joins: bool = False,
 ) -> Step:
     kept = getattr(model, attribute, None)
     if isinstance(kept, Step) and kept.compiled == _is_compiled(model):
         return kept
-    step = Step(function, model, out_shardings(model, names), donate=donate)
+    step = Step(function, model, out_shardings(model, names), donate=donate, joins=joins)
     object.__setattr__(model, attribute, step)
     return step

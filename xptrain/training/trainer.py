@@ -66,8 +66,10 @@ class Trainer:
         validation_steps: int | None = None,
         validation_batch_size: int | None = None,
         validation_freq: int | list[int] = 1,
+        *,
+        fused: bool = False,
     ) -> Any:
-        """Train the model; the arguments are those of `keras.Model.fit`.
+        """Train the model; the arguments are those of `keras.Model.fit`, and `fused`.
 
         Args:
             x: Inputs: arrays of shape (samples, …), or nested lists and dicts of them.
@@ -86,6 +88,8 @@ class Trainer:
             validation_steps: Batches of validation; all when None.
             validation_batch_size: Samples per validation step; `batch_size` when None.
             validation_freq: Validate every so many epochs, or in the listed ones (counted from 1).
+            fused: Train each chunk of `steps_per_execution` steps as one compiled program (`lax.scan`). It is
+                faster for small models, and a program of its own: its last bits may differ from single steps.
 
         Returns:
             `keras.callbacks.History`. Of a resumed fit it covers all epochs, those before the stop too.
@@ -141,6 +145,7 @@ class Trainer:
                 "steps_per_execution": model.steps_per_execution,
                 "run_eagerly": bool(model.run_eagerly),
                 "jit_compile": bool(model.jit_compile),
+                **({"fused": True} if fused else {}),
             },
             callbacks=[type(callback).__qualname__ for callback in called.callbacks],
             model=describe_model(model),

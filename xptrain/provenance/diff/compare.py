@@ -55,8 +55,9 @@ def refuse(differences: Sequence[Difference], allow: Iterable[str] = ()) -> None
         return
     names = sorted({d.category for d in refused} | check_allow(allow))
     count = "1 thing that moves bits" if len(refused) == 1 else f"{len(refused)} things that move bits"
+    table = difference_table(differences, check_allow(allow))
     raise ChangedError(
-        f"{count} changed since this run was started\n\n{difference_table(differences)}\n",
+        f"{count} changed since this run was started\n\n{table}\n",
         remedy=f"put it back as it was, or accept other bits with --allow {','.join(names)}",
     )
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from xptrain.data.arrays import ArraySource, Shuffle
+from xptrain.errors import UsageError
 
 
 def split_validation(x: Any, y: Any, sample_weight: Any, fraction: float) -> tuple[Any, Any]:
@@ -97,3 +98,34 @@ def joined(outputs: list[Any], *, as_numpy: bool = False) -> Any:
         return outputs[0]
     join: Callable[..., Any] = np.concatenate if as_numpy else jnp.concatenate
     return keras.tree.map_structure(lambda *parts: join(parts), *outputs)
+
+
+def have_one_shape(batches: Sequence[Any]) -> bool:
+    """Tell whether the last batch has the shapes of the first: only the last one of an epoch is smaller."""
+    import jax
+
+    shapes = [[leaf.shape for leaf in jax.tree.leaves(batch)] for batch in (batches[0], batches[-1])]
+    return shapes[0] == shapes[1]
+
+
+def stacked(batches: Sequence[Any]) -> Any:
+    """Return batches of one shape as one, stacked along a new first axis.
+
+    Raises:
+        UsageError: If they are sparse.
+    """
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+    from jax.experimental.sparse import JAXSparse
+
+    def stack(*leaves: Any) -> Any:
+        if isinstance(leaves[0], JAXSparse):
+            raise UsageError(
+                "fused=True needs dense arrays",
+                found=f"a {type(leaves[0]).__name__}",
+                remedy="leave out fused=True, or make the data dense",
+            )
+        return (np if isinstance(leaves[0], np.ndarray) else jnp).stack(leaves)
+
+    return jax.tree.map(stack, *batches, is_leaf=lambda leaf: isinstance(leaf, JAXSparse))
