@@ -3,8 +3,10 @@
     python -m bench.step_overhead [--pairs 5] [--epochs 7]
 
 Fixed: an MLP 64-128-10 with dropout, Adam, batch 32, 2,000 steps an epoch, 7 epochs of which the first 2 are
-dropped, 5 pairs, medians; and a small CNN with 200 steps an epoch. Both sides train the same model on the
-same data in one process, in turn.
+dropped, 5 pairs, medians; the same with steps_per_execution=50 on both sides, ours fused; and a small CNN
+with 200 steps an epoch. Both sides train the same model on the same data in one process, in turn; the
+recorder of a run has ended before the other side begins. For comparison: MLflow's autolog and Keras's
+OrbaxCheckpoint.
 """
 
 import argparse
@@ -21,18 +23,19 @@ import keras
 import numpy as np
 
 import xptrain
+from xptrain.tracking.recorder import lives
 
 DROPPED = 2
 
 
-def mlp() -> keras.Model:
+def mlp(steps_per_execution: int = 1) -> keras.Model:
     layers = [
         keras.Input((64,)),
         keras.layers.Dense(128, "relu"),
         keras.layers.Dropout(0.2),
         keras.layers.Dense(10),
     ]
-    return compiled(keras.Sequential(layers))
+    return compiled(keras.Sequential(layers), steps_per_execution)
 
 
 def cnn() -> keras.Model:
@@ -48,9 +51,11 @@ def cnn() -> keras.Model:
     return compiled(keras.Sequential(layers))
 
 
-def compiled(model: keras.Model) -> keras.Model:
+def compiled(model: keras.Model, steps_per_execution: int = 1) -> keras.Model:
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(keras.optimizers.Adam(), loss, metrics=["accuracy"])
+    model.compile(
+        keras.optimizers.Adam(), loss, metrics=["accuracy"], steps_per_execution=steps_per_execution
+    )
     return model
 
 
@@ -69,17 +74,49 @@ class EpochTimes(keras.callbacks.Callback):
         return statistics.median(between[DROPPED - 1 :])
 
 
-def plain(make: Callable[[], keras.Model], x: Any, y: Any, epochs: int) -> float:
+def fitted(fit: Callable[..., Any], x: Any, y: Any, epochs: int, **more: Any) -> float:
     times = EpochTimes()
-    make().fit(x, y, batch_size=32, epochs=epochs, verbose=0, callbacks=[times])
+    callbacks = [times, *more.pop("callbacks", ())]
+    fit(x, y, batch_size=32, epochs=epochs, verbose=0, callbacks=callbacks, **more)
     return times.seconds()
 
 
-def tracked(make: Callable[[], keras.Model], x: Any, y: Any, epochs: int) -> float:
-    times = EpochTimes()
+def plain(make: Callable[[], keras.Model], *data: Any, **more: Any) -> float:
+    return fitted(make().fit, *data)
+
+
+def tracked(make: Callable[[], keras.Model], *data: Any, **more: Any) -> float:
     with xptrain.run("bench", seed=0) as run:
-        run.fit(make(), x, y, batch_size=32, epochs=epochs, verbose=0, callbacks=[times])
-    return times.seconds()
+        seconds = fitted(run.trainer(make()).fit, *data, **more)
+    while lives(run.folder):
+        time.sleep(0.1)
+    return seconds
+
+
+def autologged(make: Callable[[], keras.Model], *data: Any, **more: Any) -> float:
+    import mlflow
+
+    home = os.environ["XPTRAIN_HOME"]
+    mlflow.set_tracking_uri(f"sqlite:///{home}/autolog.db")
+    mlflow.autolog(
+        log_models=False, log_datasets=False, silent=True, log_every_n_steps=1, log_every_epoch=False
+    )
+    try:
+        saving = keras.callbacks.OrbaxCheckpoint(f"{home}/orbax-{time.monotonic_ns()}", save_freq="epoch")
+        with mlflow.start_run():
+            return fitted(make().fit, *data, callbacks=[saving])
+    finally:
+        mlflow.keras.autolog(disable=True)
+
+
+def report(name: str, pairs: list[tuple[float, float]], steps: int) -> None:
+    ratios = sorted(ours / theirs for ours, theirs in pairs)
+    ours, theirs = (statistics.median(side) / steps * 1e6 for side in zip(*pairs, strict=True))
+    print(
+        f"{name}: {ours:.0f} us/step, model.fit {theirs:.0f} us/step, "
+        f"ratio {statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})",
+        flush=True,
+    )
 
 
 def main() -> None:
@@ -88,24 +125,20 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=7)
     args = parser.parse_args()
     rng = np.random.default_rng(0)
-    cases = {
-        "MLP 64-128-10": (mlp, rng.normal(size=(64_000, 64)).astype("float32"), 2000),
-        "small CNN": (cnn, rng.normal(size=(6_400, 16, 16, 1)).astype("float32"), 200),
-    }
+    flat = rng.normal(size=(64_000, 64)).astype("float32")
+    images = rng.normal(size=(6_400, 16, 16, 1)).astype("float32")
+    cases = [
+        ("MLP 64-128-10, run.fit", mlp, flat, tracked, {}),
+        ("MLP, 50 steps per execution, run.fit(fused=True)", lambda: mlp(50), flat, tracked, {"fused": True}),
+        ("small CNN, run.fit", cnn, images, tracked, {}),
+        ("MLP, MLflow autolog + OrbaxCheckpoint", mlp, flat, autologged, {}),
+    ]
     with tempfile.TemporaryDirectory() as home:
         os.environ["XPTRAIN_HOME"] = home
-        for name, (make, x, steps) in cases.items():
-            y = rng.integers(0, 10, len(x))
-            pairs = [
-                (tracked(make, x, y, args.epochs), plain(make, x, y, args.epochs)) for _ in range(args.pairs)
-            ]
-            ratios = sorted(ours / theirs for ours, theirs in pairs)
-            ours, theirs = (statistics.median(side) / steps * 1e6 for side in zip(*pairs, strict=True))
-            print(
-                f"{name}: run.fit {ours:.0f} us/step, model.fit {theirs:.0f} us/step, "
-                f"ratio {statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})",
-                flush=True,
-            )
+        for name, make, x, ours, more in cases:
+            data = x, rng.integers(0, 10, len(x)), args.epochs
+            pairs = [(ours(make, *data, **more), plain(make, *data)) for _ in range(args.pairs)]
+            report(name, pairs, len(x) // 32)
 
 
 if __name__ == "__main__":

@@ -44,7 +44,8 @@ def both(make: Any, **arguments: Any) -> tuple[Any, Any]:
             keras.callbacks.ReduceLROnPlateau(monitor="loss", patience=1, factor=0.5, min_delta=1.0),
             keras.callbacks.EarlyStopping(monitor="loss", patience=2, restore_best_weights=True),
         ]
-        history = train(model, x=X, y=Y, shuffle=False, verbose=0, callbacks=callbacks, **arguments)
+        given = {"x": X, "y": Y, "shuffle": False, "verbose": 0, "callbacks": callbacks, **arguments}
+        history = train(model, **given)
         results.append((variable_digests(model), history.history, history.epoch))
     return results[0], results[1]
 
@@ -67,6 +68,93 @@ def test_same_bits_as_keras(case: str) -> None:
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_same_bits_with_each_optimizer(optimizer: str) -> None:
     theirs, ours = both(lambda: dropout_model(OPTIMIZERS[optimizer]()), epochs=2, batch_size=8)
+    assert ours == theirs
+
+
+class Wide(keras.Model):
+    """A subclass that nobody has built, with a train step of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden = keras.layers.Dense(3, activation="tanh")
+        self.drop = keras.layers.Dropout(0.3)
+        self.last = keras.layers.Dense(1)
+
+    def call(self, inputs: Any, training: bool = False) -> Any:
+        return self.last(self.drop(self.hidden(inputs), training=training))
+
+    def train_step(self, state: Any, data: Any) -> Any:
+        logs, state = super().train_step(state, data)
+        return {**logs, "twice": 2 * logs["loss"]}, state
+
+
+def wide(optimizer: Any) -> Any:
+    model = Wide()
+    model.compile(optimizer, "mse", metrics=["mae"])
+    return model
+
+
+def mixed(optimizer: Any) -> Any:
+    with_policy = [
+        keras.Input((4,)),
+        keras.layers.Dense(3, dtype="mixed_float16"),
+        keras.layers.Dense(1, dtype="float32"),
+    ]
+    model = keras.Sequential(with_policy)
+    model.compile(keras.optimizers.LossScaleOptimizer(optimizer, initial_scale=8.0), "mse")
+    return model
+
+
+def eager(optimizer: Any) -> Any:
+    return dropout_model_with(optimizer, run_eagerly=True)
+
+
+def unjitted(optimizer: Any) -> Any:
+    return dropout_model_with(optimizer, jit_compile=False)
+
+
+def dropout_model_with(optimizer: Any, **compiled: Any) -> Any:
+    return small(optimizer, keras.layers.BatchNormalization(), keras.layers.Dropout(0.5), **compiled)
+
+
+def several(optimizer: Any) -> Any:
+    return dropout_model_with(optimizer, steps_per_execution=3, loss_weights=[2.0])
+
+
+MODELS = {"subclass": wide, "mixed": mixed, "eager": eager, "no jit": unjitted, "in chunks": several}
+MORE_OPTIMIZERS = {
+    name: getattr(keras.optimizers, name)
+    for name in ("Adadelta", "Adafactor", "Adagrad", "Adamax", "AdamW", "Ftrl", "Lamb", "Lion", "Muon")
+} | {
+    "RMSprop with EMA": lambda rate: keras.optimizers.RMSprop(
+        rate, use_ema=True, ema_overwrite_frequency=3, clipnorm=1.0
+    ),
+    "accumulated Nadam": lambda rate: keras.optimizers.Nadam(rate, gradient_accumulation_steps=2),
+}
+ARGUMENTS: dict[str, dict[str, Any]] = {
+    "class weight": {"batch_size": 12, "class_weight": {0: 1.0, 1: 0.5}},
+    "validation": {"batch_size": 8, "validation_data": (X, Y, np.linspace(0, 2, 40)), "validation_steps": 2},
+    "in the middle": {"batch_size": 8, "initial_epoch": 1, "steps_per_epoch": 4, "validation_freq": [2]},
+}
+
+
+@pytest.mark.usefixtures("no_keras_fit")
+@pytest.mark.parametrize("arguments", ARGUMENTS)
+@pytest.mark.parametrize("model", MODELS)
+def test_a_grid_of_models_and_arguments(model: str, arguments: str) -> None:
+    theirs, ours = both(
+        lambda: MODELS[model](keras.optimizers.SGD(0.02, momentum=0.9)),
+        y=(Y > 0).astype("float32"),
+        epochs=3,
+        **ARGUMENTS[arguments],
+    )
+    assert ours == theirs
+
+
+@pytest.mark.usefixtures("no_keras_fit")
+@pytest.mark.parametrize("optimizer", MORE_OPTIMIZERS)
+def test_a_grid_of_optimizers(optimizer: str) -> None:
+    theirs, ours = both(lambda: dropout_model_with(MORE_OPTIMIZERS[optimizer](0.01)), epochs=2, batch_size=12)
     assert ours == theirs
 
 

@@ -25,10 +25,18 @@ def outcome(error: BaseException | None) -> tuple[str, str | None]:
 
 
 def fetch(values: list[Any]) -> Any:
-    """Return device scalars as host numbers, all in one transfer."""
-    import jax
+    """Return device arrays as NumPy arrays: all transfers are begun before the first is waited for.
 
-    return jax.device_get(values)
+    `jax.device_get` does the same for some 20 us a scalar, which a training loop of 100 us a step would feel.
+    """
+    import jax
+    import numpy as np
+
+    if jax.default_backend() != "cpu":
+        for value in values:
+            if isinstance(value, jax.Array):
+                value.copy_to_host_async()
+    return [np.asarray(value) for value in values]
 
 
 def tell_the_end(

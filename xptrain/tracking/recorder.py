@@ -254,7 +254,8 @@ def main(arguments: list[str] | None = None) -> int:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     with suppress(OSError):
-        os.nice(10)
+        # What trains goes first.
+        os.nice(19)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     trainer = processes.Watched(given.watch_pid, given.pid_started)
     return Recorder(RunFolder(given.folder), trainer, give_up_s=given.give_up).run()

@@ -11,10 +11,12 @@ from xptrain.data.source import in_chunks
 from xptrain.training.chunks import Chunks, Fused, Single
 from xptrain.training.evaluation import evaluate_source
 from xptrain.training.keras_backend import callbacks as kc
+from xptrain.training.keras_backend import checks
 from xptrain.training.keras_backend.live import TRAIN, LiveState
 from xptrain.training.observer import Epoch, Observer, Plan
 from xptrain.training.progress import Progress
 from xptrain.training.saving import FitState
+from xptrain.training.step import train_step
 
 _BATCH_HOOKS = ("on_train_batch_begin", "on_train_batch_end", "on_batch_begin", "on_batch_end")
 
@@ -43,6 +45,8 @@ class Fit:
         self._live: LiveState | None = None
         self._changes: Sequence[Any] = ()
         self._announced = False
+        train_step(model)
+        self._unchanged = checks.Unchanged(model)
         self._chunk = 0
         self._last_logs: dict[str, Any] = {}
         self.number = 0
@@ -92,6 +96,9 @@ class Fit:
             # The user's own error goes on; the model stays usable.
             if self._state.rescue(self._live):
                 error.add_note("xptrain: the step had taken its inputs; the model holds the last snapshot")
+            explained = checks.explained(model, error)
+            if explained is not error:
+                raise explained from error
             raise
         finally:
             self._progress.stop()
@@ -122,20 +129,26 @@ class Fit:
         """Train the epoch's batches from number `skip` on; returns how many of them are trained then."""
         model, callbacks, observer = self._model, self._callbacks, self._observer
         chunks = Fused(model) if self._plan.settings.get("fused") else Single(model)
+        self._unchanged.check()
         hooks = kc.has_batch_hook(callbacks, _BATCH_HOOKS)
         live = self._live = LiveState(model, TRAIN)
         done = skip
         for chunk in in_chunks(self._source.epoch(self.number, epoch, skip), model.steps_per_execution):
             if hooks:
                 callbacks.on_train_batch_begin(done)
+                self._unchanged.check(quick=True)
             if not self._announced:
+                self._unchanged.check()
                 self._announce(chunks, live.take())
             self._last_logs = chunks.train(live, chunk, self._told)
             self._chunk = len(chunk)
             done += self._chunk
             self._progress.batch_end(done, self._last_logs)
             if hooks:
+                # Callbacks may look at the model from anywhere, through another model that holds it too.
+                live.attach()
                 callbacks.on_train_batch_end(done - 1, self._last_logs)
+                self._unchanged.check(quick=True)
             if model.stop_training:
                 break
             last = done == self._source.batches_in(epoch)
@@ -144,6 +157,7 @@ class Fit:
                 kc.wait_for_callbacks(callbacks)
                 self._save(self._snapshot(epoch, done, {}))
         live.attach()
+        self._unchanged.check()
         return done
 
     def _told(self, count: int, logs: Any) -> None:

@@ -129,6 +129,7 @@ class Trainer:
                 steps_per_execution=model.steps_per_execution,
             )
         variables.build(model, source.first)
+        checks.check_layouts(model)
         called = kc.callback_list(
             model, callbacks, history=True, verbose=verbose, epochs=epochs, steps=source.num_batches
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from xptrain.provenance.diff.difference import Difference, Severity
+from xptrain.provenance.diff.difference import Category, Difference, Severity
 from xptrain.provenance.diff.text import show
 
 Section = Mapping[str, Any]
@@ -23,9 +23,12 @@ def compare_code(before: Section, after: Section) -> list[Difference]:
         Python reads differently. Told: any other edit, another commit, script or argument.
     """
     old, new = before.get("program") or {}, after.get("program") or {}
+    # On another mesh the same code is another program, which then says nothing about the code.
+    moved = before.get("topology") != after.get("topology")
     both = [name for name in old if name in new]
+    kind: Category = "topology" if moved else "code"
     found = [
-        Difference("code", f"{name} step (lowered program)", old[name][:12], new[name][:12], "refuse")
+        Difference(kind, f"{name} step (lowered program)", old[name][:12], new[name][:12], "refuse")
         for name in both
         if old[name] != new[name]
     ]
@@ -34,7 +37,7 @@ def compare_code(before: Section, after: Section) -> list[Difference]:
         versions = [side.get("packages", {}).get("python", {}).get("version", "") for side in (before, after)]
         # Python's syntax tree differs between its minor versions, so that `code` cannot be compared then.
         field = "code" if versions[0].split(".")[:2] == versions[1].split(".")[:2] else "digest"
-        found += _files(code["files"], other["files"], field, proven="train" in both)
+        found += _files(code["files"], other["files"], field, proven="train" in both and not moved)
         found += _git(code, other)
     return found
 

@@ -67,11 +67,18 @@ def array_source(
     )
     sliceables = array_slicing.convert_to_sliceable(adapter._inputs, target_backend="jax")
 
-    def take(indices: Any) -> Any:
-        return keras.tree.map_structure(
-            lambda s: None if s is None else s.convert_to_jax_compatible(s[indices]), sliceables
-        )
+    def part(sliceable: Any, indices: Any) -> Any:
+        return None if sliceable is None else sliceable.convert_to_jax_compatible(sliceable[indices])
 
+    def take(indices: Any) -> Any:
+        return keras.tree.map_structure(lambda s: part(s, indices), sliceables)
+
+    def take_flat(indices: Any) -> Any:
+        return tuple(part(sliceable, indices) for sliceable in sliceables)
+
+    # Walking a nested structure costs as much as slicing the arrays: not where there is none.
+    is_flat = isinstance(sliceables, tuple) and not any(map(keras.tree.is_nested, sliceables))
+    take = take_flat if is_flat else take
     size = adapter._num_samples
     return ArraySource(take, size, adapter.batch_size, shuffle, seed, steps_per_epoch, first_epoch)
 

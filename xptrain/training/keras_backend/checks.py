@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from typing import Any
 
-from xptrain.errors import BackendError, NotCompiledError
+from xptrain.errors import BackendError, NotCompiledError, UsageError
 
 
 def check_backend() -> None:
@@ -38,6 +39,96 @@ def check_compiled(model: Any, method: str) -> None:
             found="a model that was not compiled",
             remedy="call model.compile(…) first",
         )
+
+
+def check_layouts(model: Any) -> None:
+    """Raise UsageError if a key of the current distribution's LayoutMap matches nothing of the model.
+
+    Keras would replicate what the key was meant for, without a word.
+    """
+    import keras
+
+    layouts = getattr(keras.distribution.distribution(), "_layout_map", None)
+    if layouts is None:
+        return
+    optimizer = model.optimizer.variables if model.optimizer is not None else []
+    paths = [variable.path for variable in (*model.variables, *optimizer)]
+    paths += [f"{layer.path}/output" for layer in model._flatten_layers()]
+    idle = [key for key in layouts if not any(key == path or re.fullmatch(key, path) for path in paths)]
+    if idle:
+        shown = [variable.path for variable in model.trainable_variables][:8]
+        raise UsageError(
+            "a key of the LayoutMap matches no variable, so what it is meant for would be replicated",
+            expected=f"keys that match whole paths, such as {', '.join(shown)}",
+            found=", ".join(map(repr, idle)),
+            remedy="correct the key (a regular expression for the whole path), or leave it out",
+        )
+
+
+def explained(model: Any, error: BaseException) -> BaseException:
+    """Return an error of a step as the user should see it: mostly the very same.
+
+    A metric that `call` updates has no value there: Keras passes the variables of metrics to the step
+    apart from those that `call` may use. What comes of it says nothing ("'NoneType' object is not callable").
+    """
+    if not isinstance(error, TypeError):
+        return error
+    trace = error.__traceback__
+    own = {id(metric): metric for metric in model.metrics}
+    inside_call = False
+    while trace is not None:
+        code, names = trace.tb_frame.f_code, trace.tb_frame.f_locals
+        inside_call = inside_call or code.co_name == "stateless_call"
+        metric = own.get(id(names.get("self")))
+        # Keras's own filter may have cut the frames inside the metric.
+        named = [m for m in own.values() if f"{m.name}" in code.co_names] if code.co_name == "call" else []
+        metric = metric or (named[0] if named else None)
+        if metric is not None and (inside_call or named):
+            return UsageError(
+                f"the metric {metric.name!r} is updated inside call(), where it has no value",
+                expected="metrics that are updated in train_step, compute_loss or compute_metrics",
+                found=f"{type(error).__name__}: {error}".splitlines()[0],
+                remedy="move the update there, or pass the metric to compile(metrics=…)",
+            )
+        trace = trace.tb_next
+    return error
+
+
+class Unchanged:
+    """Checks that the model is still the one that the fit began with.
+
+    Keras would go on with a mixture of both, or end in an obscure error.
+
+    Args:
+        model: The model, its train step made.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+        self._function = model.train_function
+        self._trainable = len(model.trainable_variables)
+
+    def check(self, *, quick: bool = False) -> None:
+        """Raise UsageError if a callback compiled the model anew, or froze or unfroze layers of it.
+
+        Args:
+            quick: Look only whether it was compiled: cheap enough for every batch.
+        """
+        if self._model.train_function is not self._function:
+            raise UsageError(
+                "a callback compiled the model anew in the middle of a fit",
+                expected="the optimizer, loss and step that the fit began with",
+                found="another train step",
+                remedy="end the fit, compile, and fit again: one run holds several fits",
+            )
+        now = self._trainable if quick else len(self._model.trainable_variables)
+        if now != self._trainable:
+            raise UsageError(
+                "a callback changed which variables are trainable in the middle of a fit",
+                expected=f"{self._trainable} trainable variables",
+                found=str(now),
+                remedy="end the fit, set layer.trainable, compile, and fit again: one run holds several fits",
+            )
 
 
 def capped(name: str, value: int | None) -> int | None:

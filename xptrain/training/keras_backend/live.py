@@ -14,10 +14,11 @@ PREDICT = (TRAIN[0], TRAIN[1])
 
 
 class LiveState:
-    """The train state while steps run: out of the model, and back in it whenever somebody looks.
+    """The train state while steps run: out of the model, and back in it when somebody may look.
 
-    Keras callbacks that read `self.model` call `jax_state_sync`, which finds the newest arrays in
-    `model._jax_state`; the model's own variables are empty meanwhile, so that memory is not held twice.
+    A step gives its inputs away, so the model's own variables are empty meanwhile and memory is not held
+    twice. Keras callbacks that read `self.model` all the same call `jax_state_sync`, which finds the newest
+    arrays in `model._jax_state`.
 
     Args:
         model: A built, compiled model.
@@ -38,10 +39,8 @@ class LiveState:
     def take(self) -> tuple[list[Any], ...]:
         """Return the state for the next step; empties the model if it holds the newest values."""
         if self._model._jax_state_synced:
-            seen: set[int] = set()
-            self._state = tuple(
-                without_aliases([v.value for v in variables], seen) for variables in self._variables
-            )
+            if not self._is_unchanged():
+                self._gather()
             for variables in self._variables:
                 for variable in variables:
                     variable._value = None
@@ -59,8 +58,14 @@ class LiveState:
         object.__setattr__(self._model, "_jax_state_synced", False)
 
     def attach(self) -> None:
-        """Put the newest values back into the model's variables."""
-        self._model.jax_state_sync()
+        """Put the newest values back into the model's variables, for whoever reads them by any way."""
+        if self._model._jax_state_synced:
+            return
+        for variables, arrays in zip(self._variables, self._state, strict=True):
+            for variable, array in zip(variables, arrays, strict=True):
+                # Not assign(): it converts and checks what came out of a step with the very same variables.
+                variable._value = array
+        object.__setattr__(self._model, "_jax_state_synced", True)
 
     def close(self) -> None:
         """Attach, and end Keras's access to the arrays."""
@@ -78,6 +83,20 @@ class LiveState:
         """Drop the newest values; whoever calls this writes the variables anew."""
         object.__setattr__(self._model, "_jax_state_synced", True)
         object.__setattr__(self._model, "_jax_state", None)
+
+    def _is_unchanged(self) -> bool:
+        """Tell whether the variables hold the very arrays that `attach` gave them."""
+        return bool(self._state) and all(
+            variable._value is array
+            for variables, arrays in zip(self._variables, self._state, strict=True)
+            for variable, array in zip(variables, arrays, strict=True)
+        )
+
+    def _gather(self) -> None:
+        seen: set[int] = set()
+        self._state = tuple(
+            without_aliases([v.value for v in variables], seen) for variables in self._variables
+        )
 
 
 def out_shardings(model: Any, names: tuple[str, ...]) -> Any:
