@@ -111,7 +111,7 @@ def assert_resume_exact(
             assert repr(logs) == repr(straight.steps[step]), f"{where}: logs of step {step}: {logs}"
         assert resumed.history == straight.history, f"{where}: History differs"
         assert resumed.variables == straight.variables, f"{where}: the model ends with other variables"
-        assert resumed.stopped == straight.stopped, f"{where}: model.stop_training differs"
+        assert resumed.has_stopped == straight.has_stopped, f"{where}: model.stop_training differs"
     return len(chosen)
 
 
@@ -126,7 +126,7 @@ class _Watch:
         self.steps: dict[int, dict[str, float]] = {}
         self.history: Any = None
         self.variables: dict[str, str] = {}
-        self.stopped = False
+        self.has_stopped = False
 
     def begin(self, plan: Plan, model: Any, records: Sequence[VariableRecord]) -> Start:
         self.records = records
@@ -142,7 +142,13 @@ class _Watch:
             values = logs if count == 1 else {name: array[i] for name, array in flat(logs)}
             self.steps[step - count + 1 + i] = numbers(values)
 
+    def before_step(self, program: Callable[[], str | None]) -> None:
+        pass
+
     def trained(self, step: int) -> None:
+        pass
+
+    def stopped(self) -> None:
         pass
 
     def due(self, step: int, steps_done: int, epochs_done: int | None = None) -> bool:
@@ -177,5 +183,5 @@ def _train(
     # As text: NaN equals itself, and the order of keys counts.
     watch.history = repr((list(history.epoch), dict(history.history)))
     watch.variables = {r.key: digest_array(r.variable.value) for r in watch.records}
-    watch.stopped = bool(model.stop_training)
+    watch.has_stopped = bool(model.stop_training)
     return watch

@@ -87,6 +87,58 @@ def test_a_finished_loop_is_not_trained_again_and_fits_follow(runs: Runs) -> Non
     assert kept.items() <= both("cut", resume=True)[0].items()
 
 
+def test_steps_of_the_loop_may_be_counted_by_hand(runs: Runs) -> None:
+    def twice(key: str, stop: int | None = None, **opened: Any) -> tuple[dict[str, str], list[int]]:
+        done = []
+        with runs.open(key, **opened) as run:
+            model = dropout_model()
+            trainer = run.trainer(model)
+            for step in range(run.restore(trainer), 8):
+                if step == stop:
+                    raise RuntimeError("stopped by the test")
+                trainer.train_on_batch(*batch(step))
+                trainer.train_on_batch(*batch(step + 50))
+                run.checkpoint(trainer, step=step + 1)
+                done.append(step)
+        return variable_digests(model), done
+
+    expected, _ = twice("straight")
+    with pytest.raises(RuntimeError):
+        twice("cut", stop=5)
+    digests, done = twice("cut", resume=True)
+    assert done == [5, 6, 7]
+    assert digests == expected
+
+
+def test_a_changed_program_of_a_loop_is_refused(runs: Runs) -> None:
+    def once(rate: float, **opened: Any) -> None:
+        with runs.open("cut", **opened) as run:
+            trainer = run.trainer(small(None, keras.layers.Dropout(rate)))
+            run.restore(trainer)
+            trainer.train_on_batch(*batch(0))
+            run.checkpoint(trainer)
+            raise RuntimeError("stopped by the test")
+
+    with pytest.raises(RuntimeError):
+        once(0.5)
+    with pytest.raises(errors.ChangedError, match="lowered program"):
+        once(0.4, resume=True)
+
+
+def test_another_number_of_trainers_is_refused(runs: Runs) -> None:
+    with pytest.raises(RuntimeError), runs.open("cut") as run:
+        trainer = run.trainer(small())
+        run.restore(trainer)
+        trainer.train_on_batch(*batch(0))
+        run.checkpoint(trainer)
+        raise RuntimeError("stopped by the test")
+    with (
+        pytest.raises(errors.RestoreMismatchError, match="2 trainers"),
+        runs.open("cut", resume=True, allow=("topology", "config")) as run,
+    ):
+        run.restore(run.trainer(small()), run.trainer(small()))
+
+
 def test_other_models_are_refused_and_left_alone(runs: Runs) -> None:
     with runs.open("cut") as run:
         trainers = run.trainer(small()), run.trainer(small())
@@ -96,7 +148,10 @@ def test_other_models_are_refused_and_left_alone(runs: Runs) -> None:
         run.checkpoint(*trainers)
     other = small(), dropout_model()
     before = [variable_digests(model) for model in other]
-    with pytest.raises(errors.RestoreMismatchError), runs.open("cut", resume=True) as run:
+    with pytest.raises(errors.ChangedError, match="sharding of the variables"), runs.open("cut", resume=True) as run:
+        run.restore(*map(run.trainer, other))
+    allowed = {"resume": True, "allow": ("topology", "config")}
+    with pytest.raises(errors.RestoreMismatchError), runs.open("cut", **allowed) as run:
         run.restore(*map(run.trainer, other))
     assert [
         {k: v for k, v in variable_digests(m).items() if k in b} for m, b in zip(other, before, strict=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -33,8 +34,22 @@ def fitted(model: Any, at_epoch_end: Callable[[Any], Any]) -> Remembering:
     return watch
 
 
+class Buffer:
+    """A class of the user's."""
+
+    def __init__(self) -> None:
+        self.size = 0
+
+
+def foreign() -> Any:
+    model = dropout_model()
+    model.buffer, model.ids = Buffer(), itertools.count()
+    return model
+
+
 def everything() -> Any:
     model = dropout_model(keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(0.01, use_ema=True)))
+    model.buffer = Buffer()
     model.blocks = [model.layers[0], {"last": model.layers[-1]}]
     return model
 
@@ -53,10 +68,13 @@ def test_nothing_is_kept_of_a_model_that_nobody_changes() -> None:
         (lambda m: setattr(m, "tool", object.__new__(Remembering)), "model.tool: "),
         (lambda m: setattr(m, "api_token", "hunter2"), "model.api_token: a secret, which is never stored"),
         (lambda m: setattr(m.optimizer, "clipnorm", 1.0), "optimizer.clipnorm: changed while training"),
+        (lambda m: setattr(m.layers[0], "activation", keras.ops.relu), "model/0.dense.activation: changed"),
+        (lambda m: setattr(m.buffer, "size", m.buffer.size + 1), "model.buffer: "),
+        (lambda m: next(m.ids), "model.ids: "),
     ],
 )
 def test_what_cannot_be_kept_is_named(change: Callable[[Any], Any], told: str) -> None:
-    watch = fitted(dropout_model(), change)
+    watch = fitted(foreign() if "buffer" in told or "ids" in told else dropout_model(), change)
     assert any(text.startswith(told) for text in watch.uncaptured), watch.uncaptured
     assert "hunter2" not in str(watch.snapshot.host)
 

@@ -158,7 +158,7 @@ def test_a_tracker_updated_in_compute_loss_case_23() -> None:
 def test_a_metric_updated_in_call_is_a_clear_error_case_23() -> None:
     model = Tracked(in_call=True)
     model.compile("adam")
-    with pytest.raises(UsageError, match="updated inside call") as caught:
+    with pytest.raises(TypeError) as caught:
         Trainer(model, seed=0).fit(X, Y, batch_size=8, epochs=2, verbose=0)
-    assert "'norm'" in str(caught.value)
+    assert any("a metric has no value inside call()" in note for note in caught.value.__notes__)
     assert all(np.isfinite(value).all() for value in model.get_weights())

@@ -105,6 +105,10 @@ class Checkpoints:
         # It trained no step, or ended in an error that the script caught: it does so again.
         return None
 
+    def give_back(self, loaded: Loaded) -> None:
+        """Keep for the next call of `for_fit` what nobody has used."""
+        self._newest = loaded
+
     def due(self, step: int, steps_done: int, epochs_done: int | None) -> bool:
         """Tell whether the policy wants a checkpoint at this step boundary."""
         return self._policy.due(

@@ -52,6 +52,9 @@ class RunObserver:
         self._epoch_offset = 0
         self._first_step = 0
         self._model: Any = None
+        self._began = False
+        self._step_before = 0
+        self._loaded: Loaded | None = None
         self.wants_steps = run.checkpoints.wants_steps
 
     def begin(self, plan: Plan, model: Any, records: Sequence[VariableRecord]) -> Start:
@@ -59,7 +62,8 @@ class RunObserver:
         run = self._run
         self._fit = run.next_fit()
         self._model = model
-        loaded = run.checkpoints.for_fit(self._fit)
+        self._began, self._step_before = False, run.step
+        loaded = self._loaded = run.checkpoints.for_fit(self._fit)
         data = fingerprint(plan.data)
         self._manifest = capture_dynamic(
             run.manifest,
@@ -99,6 +103,7 @@ class RunObserver:
             run.next_epoch = receipt.cursor.epoch + self._epoch_offset
             if receipt.cursor.done and not extend:
                 run.step = receipt.step
+                self._began, self._loaded = True, None
                 self._merge_grade(self._grade)
             else:
                 # Hooks that run again before the state is written: what they log was logged already.
@@ -116,11 +121,13 @@ class RunObserver:
     def resumed(self, step: int) -> None:
         """Go on recording: the state is that of the checkpoint."""
         self._run.step, self._run.is_repeating = step, False
+        self._began, self._loaded = True, None
 
     def ready(
         self, program: Callable[[], str | None], uncaptured: Sequence[str], changes: Sequence[Any]
     ) -> None:
         """Compare the compiled program, grade the run, and record the attempt's manifest."""
+        self._began, self._loaded = True, None
         lowered = program()
         self._manifest["program"] = {} if lowered is None else {"train": lowered}
         self._uncaptured = set(uncaptured)
@@ -162,6 +169,18 @@ class RunObserver:
         if self._is_nested:
             logs = dict(flat(logs))
         run.writer.log_device(step, {label: logs[name] for name, label in self._names.items()}, count=count)
+
+    def stopped(self) -> None:
+        """Let the script's own records count again; a fit that never began has not been."""
+        self._run.is_repeating = False
+        if not self._began and self._run.step == self._step_before:
+            self._run.give_back(self._fit, self._loaded)
+        self._loaded = None
+
+    def before_step(self, program: Callable[[], str | None]) -> None:
+        """Compare the program of a loop of the user's own."""
+        if self._run.loop is not None:
+            self._run.loop.before_step(program)
 
     def trained(self, step: int) -> None:
         """Note where a loop of the user's own is."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from xptrain.checkpoint.receipts import Receipt
+from xptrain.checkpoint.receipts import Loaded, Receipt
 from xptrain.errors import FencedError, UsageError, XptrainError
 from xptrain.provenance.grade import Grade
 from xptrain.session import identity, opening, readable
@@ -162,8 +162,13 @@ class Life(Recorded):
             raise UsageError("unknown status", expected="FINISHED, FAILED or KILLED", found=repr(status))
         if self._state is not RunState.OPEN:
             return
+        failed: XptrainError | None = None
         if status == "FINISHED":
-            self._end_loop()
+            try:
+                self._end_loop()
+            except XptrainError as error:
+                failed = error
+                status, reason = outcome(error)
             if not self._fits and not self.has_metrics:
                 readable.say(
                     f"run {self.key}: nothing was trained or measured under it; "
@@ -172,7 +177,7 @@ class Life(Recorded):
         self._state = RunState.CLOSED
         atexit.unregister(self._at_exit)
         try:
-            failure = self.checkpoints.close()
+            failure = self.checkpoints.close() or failed
             if self.checkpoints.fenced.is_set():
                 self._leave_to_the_other(failure)
             try:
@@ -192,6 +197,12 @@ class Life(Recorded):
         self._end_loop()
         self._fits += 1
         return self._fits - 1
+
+    def give_back(self, fit: int, loaded: Loaded | None) -> None:
+        """Take back that a fit began: the next one has its number, and its checkpoint."""
+        self._fits = fit
+        if loaded is not None:
+            self.checkpoints.give_back(loaded)
 
     def _end_loop(self) -> None:
         loop, self.loop = self.loop, None

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from xptrain.errors import UsageError
+from xptrain.errors import RestoreMismatchError, UsageError
 from xptrain.session.fitting import RunObserver
 from xptrain.state.snapshot import Snapshot
 from xptrain.training.describe import describe_model
@@ -39,6 +39,9 @@ class OwnLoop:
         self._states = [FitState(trainer.model, [], with_metrics=False) for trainer in trainers]
         self._fit = 0
         self._before = 0
+        # Steps of the loop, less those of the first trainer: `checkpoint(step=…)` may count differently.
+        self._ahead = 0
+        self._is_ready = False
         self._saved: int | None = None
 
     def restore(self) -> int:
@@ -49,45 +52,65 @@ class OwnLoop:
             initial_epoch=0,
             source={"kind": OWN_LOOP},
             validation=None,
-            settings={},
+            settings={
+                "run_eagerly": [bool(model.run_eagerly) for model in models],
+                "jit_compile": [bool(model.jit_compile) for model in models],
+            },
             callbacks=[],
-            model=describe_model(models[0]) if models else {},
+            model=describe_model(models[0]),
             data={},
             note="the batches are those of your own loop",
         )
+        for state in self._states:
+            state.python_state.begin()
         records = [record for state in self._states for record in state.records]
         start = self._observer.begin(plan, models[0], records)
         self._fit, self._before = start.fit, start.step
         steps = [0 for _ in self.trainers]
         if start.restored is not None:
             steps = self._write(start.restored)
-            self._observer.resumed(start.restored.step)
+            self._ahead = start.restored.cursor.batch - steps[0]
             self._saved = start.restored.step if start.restored.cursor.done else None
+        self._observer.resumed(start.step if start.restored is None else start.restored.step)
         for trainer, count in zip(self.trainers, steps, strict=True):
             trainer.begin_at(count)
-        self._observer.ready(lambda: None, self._uncaptured, ())
-        return self._done(None)
+        return self._done
+
+    def stopped(self) -> None:
+        """Say that `restore` is over, however it ended."""
+        self._observer.stopped()
+
+    def before_step(self, program: Callable[[], str | None]) -> None:
+        """Compare the compiled step with that of earlier attempts, before the first one is trained.
+
+        Args:
+            program: Returns the digest of the lowered step.
+        """
+        if not self._is_ready:
+            self._is_ready = True
+            self._observer.ready(program, self._uncaptured, ())
+
+    def note_step(self) -> None:
+        """Note on the run how many steps are done: what is logged now belongs to that step."""
+        self._run.step = self._before + self._done
 
     def save(self, step: int | None) -> None:
         """Save the state after `step` steps of the loop."""
-        self._save(self._done(step), done=False)
+        self._ahead = 0 if step is None else step - self.trainers[0].steps
+        self._save(done=False)
 
     def end(self) -> None:
         """Save what the loop ended with, so that what follows it can be resumed alone."""
-        step = self._run.step - self._before
-        if self._saved != self._run.step or not step:
-            self._save(step, done=True)
+        if self._done and self._saved != self._before + self._done:
+            self._save(done=True)
 
-    def note_step(self) -> None:
-        """Note on the run how many steps are trained: what is logged now belongs to that step."""
-        self._run.step = self._before + self.trainers[0].steps
+    @property
+    def _done(self) -> int:
+        return self.trainers[0].steps + self._ahead
 
-    def _done(self, step: int | None) -> int:
-        return self.trainers[0].steps if step is None else step
-
-    def _save(self, step: int, *, done: bool) -> None:
-        self._run.step = self._before + step
-        parts = [state.snapshot(self._fit, 0, step, self._run.step) for state in self._states]
+    def _save(self, *, done: bool) -> None:
+        self.note_step()
+        parts = [state.snapshot(self._fit, 0, self._done, self._run.step) for state in self._states]
         leaves = {
             _key(number, key): leaf for number, part in enumerate(parts) for key, leaf in part.leaves.items()
         }
@@ -100,6 +123,14 @@ class OwnLoop:
         self._observer.save(snapshot, self._uncaptured)
 
     def _write(self, restored: Restored) -> list[int]:
+        parts = restored.host.get("parts", ())
+        if len(parts) != len(self.trainers):
+            raise RestoreMismatchError(
+                "the checkpoint is not of this loop; nothing was written",
+                expected=f"{len(self.trainers)} trainers",
+                found=f"a loop of {len(parts)} trainers" if parts else "a checkpoint of run.fit",
+                remedy="train as the run did, or start a new run",
+            )
         prepared = [
             state.prepare_restore(_part(restored, number)) for number, state in enumerate(self._states)
         ]

@@ -66,10 +66,7 @@ class Run(Life):
         Example:
             >>> run.fit(model, x, y, epochs=20, batch_size=64)  # doctest: +SKIP
         """
-        try:
-            return self.trainer(model).fit(*args, **kwargs)
-        finally:
-            self.is_repeating = False
+        return self.trainer(model).fit(*args, **kwargs)
 
     def restore(self, *trainers: Trainer) -> int:
         """Begin a loop of your own: put the run's newest checkpoint, if there is one, into the trainers.
@@ -95,7 +92,10 @@ class Run(Life):
             ...         run.checkpoint(trainer)
         """
         loop = OwnLoop(self, trainers)
-        start = loop.restore()
+        try:
+            start = loop.restore()
+        finally:
+            loop.stopped()
         self.loop = loop
         return start
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from xptrain.errors import UsageError
 from xptrain.training.keras_backend import arrays
 from xptrain.training.keras_backend.live import LiveState
 from xptrain.training.step import fused_step, train_step
@@ -61,13 +60,6 @@ class Fused:
         self._step = fused_step(model)
         self._length = int(model.steps_per_execution)
         self._place = arrays.placer()
-        if not self._step.compiled:
-            raise UsageError(
-                "fused=True needs a compiled step",
-                expected="a model compiled with jit_compile=True (or auto) and without run_eagerly",
-                found=f"jit_compile={model.jit_compile}, run_eagerly={model.run_eagerly}",
-                remedy="compile the model so, or leave out fused=True",
-            )
 
     def program(self, state: Any, first: Any) -> str | None:
         """Return the digest of the program for a whole chunk."""

@@ -54,6 +54,12 @@ class Fit:
 
     def run(self) -> None:
         """Train from the beginning, or from the checkpoint that the observer names, to the end."""
+        try:
+            self._run()
+        finally:
+            self._observer.stopped()
+
+    def _run(self) -> None:
         tap = kc.log_tap()
         python = self._state.python_state
         model, plan = self._model, replace(self._plan, files=python.file_offsets())
@@ -94,11 +100,9 @@ class Fit:
             self._end(epoch, tap.logs)
         except BaseException as error:
             # The user's own error goes on; the model stays usable.
+            checks.explain(model, error)
             if self._state.rescue(self._live):
                 error.add_note("xptrain: the step had taken its inputs; the model holds the last snapshot")
-            explained = checks.explained(model, error)
-            if explained is not error:
-                raise explained from error
             raise
         finally:
             self._progress.stop()
@@ -114,6 +118,9 @@ class Fit:
             self._begin_epoch(epoch)
         self._progress.epoch_begin(epoch, skip)
         done = self._train(epoch, skip)
+        if not done - skip:
+            # The checkpoint was made after the last batch: the epoch's metrics are in it.
+            self._last_logs = self._model.get_metrics_result()
         logs = kc.epoch_logs(self._model, self._last_logs)
         if self._validation is not None and kc.should_validate(
             self._model, epoch, self._plan.settings["validation_freq"]
@@ -179,6 +186,7 @@ class Fit:
         if self._plan.epochs > 0 and model.optimizer is not None:
             model.optimizer.finalize_variable_values(model.trainable_weights)
         self._callbacks.on_train_end(logs=logs)
+        self._unchanged.check()
         last = self._state.with_end(before, stopped=model.stop_training)
         self._save(replace(last, pinned=True))
 
@@ -190,4 +198,9 @@ class Fit:
 
     @property
     def _uncaptured(self) -> list[str]:
-        return [*self._state.uncaptured, *self._source.uncaptured]
+        validation = () if self._validation is None else self._validation.uncaptured
+        return [
+            *self._state.uncaptured,
+            *self._source.uncaptured,
+            *(f"{name} (validation)" for name in validation),
+        ]

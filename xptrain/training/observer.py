@@ -126,6 +126,9 @@ class Observer(Protocol):
             changes: Settings of callbacks that differ from those in the checkpoint.
         """
 
+    def stopped(self) -> None:
+        """Called when the fit ends, however it ends."""
+
     @property
     def wants_steps(self) -> bool:
         """Whether `due` must be asked after each step, not only after each epoch."""
@@ -137,6 +140,13 @@ class Observer(Protocol):
             step: Number of the last of these steps in the run.
             logs: Device scalars; arrays of shape (count,) for several steps.
             count: How many steps.
+        """
+
+    def before_step(self, program: Callable[[], str | None]) -> None:
+        """Called before a step of the user's own loop.
+
+        Args:
+            program: Returns the digest of the lowered step.
         """
 
     def trained(self, step: int) -> None:
@@ -192,7 +202,13 @@ class NoObserver:
     def step(self, step: int, logs: Mapping[str, Any], count: int = 1) -> None:
         """Do nothing."""
 
+    def before_step(self, program: Callable[[], str | None]) -> None:
+        """Do nothing."""
+
     def trained(self, step: int) -> None:
+        """Do nothing."""
+
+    def stopped(self) -> None:
         """Do nothing."""
 
     def due(self, step: int, steps_done: int, epochs_done: int | None = None) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from xptrain.errors import UsageError
@@ -12,7 +13,12 @@ from xptrain.training.step import Step, predict_step, test_step, train_step
 
 
 def train(
-    model: Any, x: Any, y: Any, sample_weight: Any, class_weight: dict[int, float] | None
+    model: Any,
+    x: Any,
+    y: Any,
+    sample_weight: Any,
+    class_weight: dict[int, float] | None,
+    before: Callable[[Callable[[], str | None]], None] | None = None,
 ) -> dict[str, float]:
     """Train one step and return its logs.
 
@@ -22,6 +28,7 @@ def train(
         y: Targets.
         sample_weight: Weights of shape (samples,).
         class_weight: Weight by class index.
+        before: Called before the step with what returns the digest of its program.
 
     Raises:
         UsageError: If both kinds of weights are given.
@@ -35,7 +42,7 @@ def train(
                 remedy="multiply them into sample_weight",
             )
         sample_weight = arrays.weights_of(y, class_weight)
-    return _step(model, train_step, TRAIN, (x, y, sample_weight))
+    return _step(model, train_step, TRAIN, (x, y, sample_weight), before)
 
 
 def test(model: Any, x: Any, y: Any, sample_weight: Any) -> dict[str, float]:
@@ -50,16 +57,30 @@ def predict(model: Any, x: Any) -> Any:
     return arrays.joined([outputs], as_numpy=True)
 
 
-def _step(model: Any, step_of: Any, names: tuple[str, ...], batch: Any) -> dict[str, float]:
+def _step(
+    model: Any,
+    step_of: Callable[[Any], Step],
+    names: tuple[str, ...],
+    batch: Any,
+    before: Callable[[Callable[[], str | None]], None] | None = None,
+) -> dict[str, float]:
     batch = arrays.placed(batch)
     variables.build(model, lambda: batch)
     model.reset_metrics()
-    return kc.pythonify(_call(model, step_of(model), names, batch))
+    return kc.pythonify(_call(model, step_of(model), names, batch, before))
 
 
-def _call(model: Any, step: Step, names: tuple[str, ...], batch: Any) -> Any:
+def _call(
+    model: Any,
+    step: Step,
+    names: tuple[str, ...],
+    batch: Any,
+    before: Callable[[Callable[[], str | None]], None] | None = None,
+) -> Any:
     live = LiveState(model, names)
     try:
+        if before is not None:
+            before(lambda: step.program(live.take(), batch))
         outputs, state = step.call(live.take(), batch)
         live.put(state)
     except BaseException as error:

@@ -12,6 +12,7 @@ from typing import Any
 
 from xptrain.state.digest import digest_json
 from xptrain.training.keras_backend.arrays import joined
+from xptrain.training.keras_backend.checks import is_compiled
 from xptrain.training.keras_backend.live import PREDICT, TEST, TRAIN, out_shardings
 
 
@@ -40,7 +41,7 @@ class Step:
     ) -> None:
         import jax
 
-        self.compiled = _is_compiled(model)
+        self.compiled = is_compiled(model)
         self.fused: Step | None = None
         self._joins = joins
         out = None if shardings is None else (None, shardings)
@@ -111,10 +112,6 @@ def fused_step(model: Any) -> Step:
     return single.fused
 
 
-def _is_compiled(model: Any) -> bool:
-    return bool(not model.run_eagerly and model.jit_compile)
-
-
 def _kept(
     model: Any,
     attribute: str,
@@ -125,7 +122,7 @@ def _kept(
     joins: bool = False,
 ) -> Step:
     kept = getattr(model, attribute, None)
-    if isinstance(kept, Step) and kept.compiled == _is_compiled(model):
+    if isinstance(kept, Step) and kept.compiled == is_compiled(model):
         return kept
     step = Step(function, model, out_shardings(model, names), donate=donate, joins=joins)
     object.__setattr__(model, attribute, step)

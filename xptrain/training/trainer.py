@@ -104,6 +104,8 @@ class Trainer:
         """
         model = self.model
         checks.check_compiled(model, "fit")
+        if fused:
+            checks.check_fusable(model)
         epochs = checks.capped("max_epochs", operator.index(epochs)) or 0
         initial_epoch = operator.index(initial_epoch)
         if validation_split and validation_data is None:
@@ -269,7 +271,8 @@ class Trainer:
             >>> trainer.train_on_batch(x, y, return_dict=True)  # doctest: +SKIP
         """
         checks.check_compiled(self.model, "train_on_batch")
-        logs = on_batch.train(self.model, x, y, sample_weight, class_weight)
+        before = None if self._observer is None else self._observer.before_step
+        logs = on_batch.train(self.model, x, y, sample_weight, class_weight, before)
         self._step += 1
         if self._observer is not None:
             self._observer.trained(self._step)

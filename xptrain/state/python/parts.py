@@ -23,22 +23,34 @@ from xptrain.state.values.decoder import GraphDecoder
 from xptrain.state.values.encoder import GraphEncoder
 
 # The loop's own: each build, fit or evaluation sets them as it needs them.
-_OF_THE_LOOP = frozenset({"built", "stop_training", "stop_evaluating", "stop_predicting"})
+_OF_THE_LOOP = frozenset(
+    {"built", "stop_training", "stop_evaluating", "stop_predicting"}
+    | {"train_function", "test_function", "predict_function", "history", "_jax_state"}
+)
 
 
 @dataclass(frozen=True)
 class _First:
-    """An attribute as the script gave it; `setting` is None where contents cannot be compared."""
+    """An attribute as the script gave it.
+
+    Args:
+        value: Its value.
+        setting: For comparing its contents, or None where they cannot be compared.
+        inside: The same for the attributes of an object of a class of the user's.
+    """
 
     value: Any
     setting: Setting | None
+    inside: Setting | None
 
     def is_still(self, value: Any, known: Known) -> bool:
         if type(value) in SCALARS:
             return type(value) is type(self.value) and (value is self.value or value == self.value)
         if self.setting is not None:
             return self.setting.is_still(value)
-        return value is self.value and kind_of(value, known) is None
+        if value is not self.value or kind_of(value, known) is not None or hasattr(value, "__next__"):
+            return False
+        return self.inside is None or self.inside.is_still(vars(value))
 
 
 class Parts:
@@ -97,20 +109,30 @@ class Parts:
         writes: list[tuple[str, Callable[[], Any]]] = []
         for name, owner in self._owners.items():
             entry = captured.get(name, {"state": {}, "gone": []})
-            try:
-                for attribute, data in entry["state"].items():
-                    writes.append((name, partial(Slot(attribute, owner, True).put, decoder.decode(data))))
-                for attribute in self._first[name].keys() - entry["state"].keys() - set(entry["gone"]):
-                    writes += [(name, write) for write in self._put_back(name, attribute)]
-            except ValueError as error:
-                problem(f"{name}.{attribute}: {error}")
+            made: list[Callable[[], Any]] = []
+            as_given = self._first[name].keys() - entry["state"].keys() - set(entry["gone"])
+            for attribute in [*entry["state"], *sorted(as_given)]:
+                try:
+                    if attribute in entry["state"]:
+                        value = decoder.decode(entry["state"][attribute])
+                        made.append(partial(Slot(attribute, owner, True).put, value))
+                    else:
+                        made += self._put_back(name, attribute)
+                except ValueError as error:
+                    problem(f"{name}.{attribute}: {error}")
+            writes += [(name, write) for write in made]
             writes += [(name, partial(delattr, owner, gone)) for gone in entry["gone"] if gone in vars(owner)]
         return writes
 
     def _firsts(self, owner: Any) -> Iterator[tuple[str, _First]]:
         for slot in _slots(owner):
             value = slot.get()
-            yield slot.name, _First(value, None if type(value) in SCALARS else as_setting(value, self._known))
+            if type(value) in SCALARS:
+                yield slot.name, _First(value, None, None)
+            else:
+                is_own = hasattr(value, "__dict__") and not callable(value)
+                inside = as_setting(vars(value), self._known) if is_own else None
+                yield slot.name, _First(value, as_setting(value, self._known), inside)
 
     def _is_still(self, name: str, attribute: str, value: Any) -> bool:
         first = self._first[name].get(attribute)
@@ -131,7 +153,8 @@ class Parts:
         if holds_secret(slot.name, value):
             report(f"{path.replace(':', '.')}: a secret, which is never stored")
             return None
-        if slot.name in assigned_by_keras(slot.owner.__class__) and not self._model.run_eagerly:
+        is_compiled = not self._model.run_eagerly and self._model.jit_compile
+        if slot.name in assigned_by_keras(slot.owner.__class__) and (is_compiled or callable(value)):
             # The script's value is what a resumed process compiles, as the straight one did.
             report(f"{path.replace(':', '.')}: changed while training, which a compiled step may not see")
             return None
@@ -178,7 +201,10 @@ def _slots(owner: Any) -> Iterator[Slot]:
 
     of_keras = assigned_by_keras(owner.__class__)
     for name, value in vars(owner).items():
-        if name in of_keras and (name in _OF_THE_LOOP or type(value) not in SCALARS or _is_inner(name)):
+        if name in _OF_THE_LOOP or (name in of_keras and _is_inner(name)):
+            continue
+        # Of what else Keras keeps only plain values and functions (an activation) can be changed by anybody.
+        if name in of_keras and not (type(value) in SCALARS or isinstance(value, types.FunctionType)):
             continue
         # What a compiled step left behind cannot be used; Keras keeps track of its own objects.
         if isinstance(value, (jax.core.Tracer, keras.Layer, keras.Variable)):

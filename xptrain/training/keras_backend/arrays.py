@@ -108,11 +108,15 @@ def joined(outputs: list[Any], *, as_numpy: bool = False) -> Any:
 
 
 def have_one_shape(batches: Sequence[Any]) -> bool:
-    """Tell whether the last batch has the shapes of the first: only the last one of an epoch is smaller."""
+    """Tell whether all batches have one structure, and the same shapes and dtypes."""
     import jax
 
-    shapes = [[leaf.shape for leaf in jax.tree.leaves(batch)] for batch in (batches[0], batches[-1])]
-    return shapes[0] == shapes[1]
+    def shape(batch: Any) -> Any:
+        leaves, structure = jax.tree.flatten(batch)
+        return structure, [(leaf.shape, leaf.dtype) for leaf in leaves]
+
+    first = shape(batches[0])
+    return all(shape(batch) == first for batch in batches[1:])
 
 
 def stacked(batches: Sequence[Any]) -> Any:

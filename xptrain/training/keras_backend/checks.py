@@ -41,6 +41,22 @@ def check_compiled(model: Any, method: str) -> None:
         )
 
 
+def is_compiled(model: Any) -> bool:
+    """Tell whether the model's steps are compiled, not run as Python."""
+    return bool(not model.run_eagerly and model.jit_compile)
+
+
+def check_fusable(model: Any) -> None:
+    """Raise UsageError unless the model's train step is compiled."""
+    if not is_compiled(model):
+        raise UsageError(
+            "fused=True needs a compiled step",
+            expected="a model compiled with jit_compile=True (or auto) and without run_eagerly",
+            found=f"jit_compile={model.jit_compile}, run_eagerly={model.run_eagerly}",
+            remedy="compile the model so, or leave out fused=True",
+        )
+
+
 def check_layouts(model: Any) -> None:
     """Raise UsageError if a key of the current distribution's LayoutMap matches nothing of the model.
 
@@ -65,33 +81,19 @@ def check_layouts(model: Any) -> None:
         )
 
 
-def explained(model: Any, error: BaseException) -> BaseException:
-    """Return an error of a step as the user should see it: mostly the very same.
+def explain(model: Any, error: BaseException) -> None:
+    """Add to an error of a step what the user should know, where its own text says nothing.
 
-    A metric that `call` updates has no value there: Keras passes the variables of metrics to the step
-    apart from those that `call` may use. What comes of it says nothing ("'NoneType' object is not callable").
+    A metric that `call` updates has no value there: Keras passes the variables of metrics to the step apart
+    from those that `call` may use. What comes of it is "'NoneType' object is not callable".
     """
-    if not isinstance(error, TypeError):
-        return error
-    trace = error.__traceback__
-    own = {id(metric): metric for metric in model.metrics}
-    inside_call = False
-    while trace is not None:
-        code, names = trace.tb_frame.f_code, trace.tb_frame.f_locals
-        inside_call = inside_call or code.co_name == "stateless_call"
-        metric = own.get(id(names.get("self")))
-        # Keras's own filter may have cut the frames inside the metric.
-        named = [m for m in own.values() if f"{m.name}" in code.co_names] if code.co_name == "call" else []
-        metric = metric or (named[0] if named else None)
-        if metric is not None and (inside_call or named):
-            return UsageError(
-                f"the metric {metric.name!r} is updated inside call(), where it has no value",
-                expected="metrics that are updated in train_step, compute_loss or compute_metrics",
-                found=f"{type(error).__name__}: {error}".splitlines()[0],
-                remedy="move the update there, or pass the metric to compile(metrics=…)",
-            )
-        trace = trace.tb_next
-    return error
+    if not isinstance(error, TypeError) or "'NoneType' object is not callable" not in str(error):
+        return
+    if any(metric.variables and metric.variables[0]._value is None for metric in model.metrics):
+        error.add_note(
+            "xptrain: a metric has no value inside call(); if call() updates one, update it in train_step, "
+            "compute_loss or compute_metrics, or pass it to compile(metrics=…)"
+        )
 
 
 class Unchanged:
@@ -106,7 +108,7 @@ class Unchanged:
     def __init__(self, model: Any) -> None:
         self._model = model
         self._function = model.train_function
-        self._trainable = len(model.trainable_variables)
+        self._trainable = [id(variable) for variable in model.trainable_variables]
 
     def check(self, *, quick: bool = False) -> None:
         """Raise UsageError if a callback compiled the model anew, or froze or unfroze layers of it.
@@ -121,12 +123,12 @@ class Unchanged:
                 found="another train step",
                 remedy="end the fit, compile, and fit again: one run holds several fits",
             )
-        now = self._trainable if quick else len(self._model.trainable_variables)
+        now = self._trainable if quick else [id(variable) for variable in self._model.trainable_variables]
         if now != self._trainable:
             raise UsageError(
                 "a callback changed which variables are trainable in the middle of a fit",
-                expected=f"{self._trainable} trainable variables",
-                found=str(now),
+                expected=f"the {len(self._trainable)} trainable variables that the fit began with",
+                found=f"{len(now)}" if len(now) != len(self._trainable) else "others",
                 remedy="end the fit, set layer.trainable, compile, and fit again: one run holds several fits",
             )
 
