@@ -148,7 +148,10 @@ def test_other_models_are_refused_and_left_alone(runs: Runs) -> None:
         run.checkpoint(*trainers)
     other = small(), dropout_model()
     before = [variable_digests(model) for model in other]
-    with pytest.raises(errors.ChangedError, match="sharding of the variables"), runs.open("cut", resume=True) as run:
+    with (
+        pytest.raises(errors.ChangedError, match="sharding of the variables"),
+        runs.open("cut", resume=True) as run,
+    ):
         run.restore(*map(run.trainer, other))
     allowed = {"resume": True, "allow": ("topology", "config")}
     with pytest.raises(errors.RestoreMismatchError), runs.open("cut", **allowed) as run:

@@ -30,7 +30,7 @@ def leaves_of(model: Any) -> dict[str, np.ndarray]:
 
 def compiled(model: Any) -> Any:
     model.compile("adam", "mse", metrics=["mae"])
-    build(model, (X[:8], Y[:8]))
+    build(model, lambda: (X[:8], Y[:8]))
     return model
 
 
@@ -59,7 +59,7 @@ class Unbuilt(keras.Model):
 @pytest.mark.parametrize("make", [small, dropout_model, lambda: compiled(Unbuilt())])
 def test_case_2_the_second_model_of_a_process_gets_every_variable(make: Any) -> None:
     first, second = trained(make()), make()
-    build(second, (X[:8], Y[:8]))
+    build(second, lambda: (X[:8], Y[:8]))
     paths = [{record.path for record in records(model)} for model in (first, second)]
     assert paths[0] != paths[1]
     assert [r.key for r in records(first)] == [r.key for r in records(second)]
@@ -71,7 +71,7 @@ def test_case_3_same_metric_names_on_two_outputs() -> None:
     inputs = keras.Input((4,))
     model = keras.Model(inputs, [keras.layers.Dense(1)(inputs), keras.layers.Dense(1)(inputs)])
     model.compile("adam", ["mse", "mse"], metrics=[["mae", "mae"], ["mae"]])
-    build(model, (X[:8], (Y[:8], Y[:8])))
+    build(model, lambda: (X[:8], (Y[:8], Y[:8])))
     keys = [record.key for record in records(model)]
     assert len(set(keys)) == len(keys)
     assert not any("/other." in key for key in keys)
@@ -120,7 +120,7 @@ def test_freezing_a_layer_moves_a_role_and_no_key() -> None:
 )
 def test_every_optimizer_variable_has_a_key_of_its_own(optimizer: Any) -> None:
     model = small(optimizer())
-    build(model, (X[:8], Y[:8]))
+    build(model, lambda: (X[:8], Y[:8]))
     keys = [record.key for record in records(model)]
     assert len(set(keys)) == len(keys)
     assert not [key for key in keys if "/other." in key]
@@ -130,7 +130,7 @@ def test_every_optimizer_variable_has_a_key_of_its_own(optimizer: Any) -> None:
 @pytest.mark.parametrize("fault", ["missing", "surplus", "shape", "dtype"])
 def test_any_mismatch_writes_nothing_and_is_listed(fault: str) -> None:
     first, second = trained(small()), small()
-    build(second, (X[:8], Y[:8]))
+    build(second, lambda: (X[:8], Y[:8]))
     leaves = leaves_of(first)
     key = "model/0.dense/kernel"
     if fault == "missing":
@@ -150,7 +150,7 @@ def test_any_mismatch_writes_nothing_and_is_listed(fault: str) -> None:
 
 def test_case_22_a_snapshot_owns_its_bytes() -> None:
     model = small()
-    build(model, (X[:8], Y[:8]))
+    build(model, lambda: (X[:8], Y[:8]))
     captured = capture_variables(records(model))
     expected = {key: digest_array(leaf) for key, leaf in captured.items()}
     state: Any = (
@@ -168,7 +168,7 @@ def test_case_22_a_snapshot_owns_its_bytes() -> None:
 
 def test_restored_leaves_do_not_alias_the_arrays_they_came_from() -> None:
     first, second = trained(small()), small()
-    build(second, (X[:8], Y[:8]))
+    build(second, lambda: (X[:8], Y[:8]))
     # 64-byte alignment is what makes JAX take over a NumPy buffer.
     leaves = {}
     for key, leaf in leaves_of(first).items():

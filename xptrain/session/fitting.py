@@ -15,10 +15,11 @@ from xptrain.provenance.diff.difference import Difference
 from xptrain.provenance.grade import Grade, admit, require
 from xptrain.provenance.hazards import Hit
 from xptrain.provenance.manifest import capture_dynamic
-from xptrain.provenance.summary import difference_table, hazard_table
+from xptrain.provenance.summary import difference_table
 from xptrain.session.config import flatten
 from xptrain.session.opening import known_now
 from xptrain.session.readable import say
+from xptrain.session.sections import fit_section, hazards_text, params
 from xptrain.state.records import VariableRecord
 from xptrain.state.snapshot import Snapshot
 from xptrain.training.describe import summary
@@ -70,7 +71,7 @@ class RunObserver:
             run_canary=self._fit == 0,
             data=data.as_json(),
             order=dict(plan.source),
-            fit=_fit_section(plan),
+            fit=fit_section(plan),
             callbacks=[{"name": name} for name in plan.callbacks],
             variables=[(r.key, r.role, r.path, r.variable.value) for r in records],
         )
@@ -293,7 +294,7 @@ class RunObserver:
         if run.attempt == 1 or changed:
             run.keep_text(layout, f"sharding{suffix}.json", "")
             run.keep_text(summary(self._model), f"summary{suffix}.txt", "model")
-        run.keep_text(_hazards_text(manifest["hazards"]), "hazards.txt", "manifest")
+        run.keep_text(hazards_text(manifest["hazards"]), "hazards.txt", "manifest")
         topology = manifest.get("topology") or {}
         devices = manifest["devices"]
         run.writer.append(
@@ -308,8 +309,8 @@ class RunObserver:
         )
         prefix = f"fit{self._fit}." if self._fit else ""
         taken = flatten(run.config.to_dict())
-        params = {prefix + name: value for name, value in _params(manifest).items() if name not in taken}
-        run.writer.append("params", values=params)
+        values = {prefix + name: value for name, value in params(manifest).items() if name not in taken}
+        run.writer.append("params", values=values)
         run.writer.append(
             "dataset",
             name=f"{run.settings.experiment}{suffix}",
@@ -320,39 +321,3 @@ class RunObserver:
         )
         if self._fit == 0:
             say(f"run {run.key}: {run.grade}")
-
-
-def _fit_section(plan: Plan) -> dict[str, Any]:
-    return {
-        "epochs": plan.epochs,
-        "initial_epoch": plan.initial_epoch,
-        "validation": None if plan.validation is None else dict(plan.validation),
-        **plan.settings,
-    }
-
-
-def _params(manifest: Mapping[str, Any]) -> dict[str, str]:
-    """Return what people compare; MLflow's compare page shows params only."""
-    model = manifest["model"]
-    versions = manifest["packages"]["installed"]
-    flat = {
-        "epochs": manifest["fit"]["epochs"],
-        "batch_size": manifest["order"].get("batch_size"),
-        "samples": manifest["order"].get("num_samples"),
-        "shuffle": manifest["order"].get("shuffle"),
-        "model": model["class"],
-        "params": model["params"],
-        "loss": model["loss"],
-        **flatten({"optimizer": model["optimizer"] or {}}),
-        "data": manifest["data"]["digest"][:12],
-        "program": manifest["program"].get("train", "not compiled")[:12],
-        "keras": versions.get("keras"),
-        "jax": versions.get("jax"),
-        "jaxlib": versions.get("jaxlib"),
-        "commit": (manifest["code"]["git"].get("commit") or "none")[:12],
-    }
-    return {name: value if isinstance(value, str) else json.dumps(value) for name, value in flat.items()}
-
-
-def _hazards_text(hits: Sequence[Mapping[str, Any]]) -> str:
-    return hazard_table([Hit(**hit) for hit in hits]) + "\n"

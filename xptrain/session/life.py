@@ -135,8 +135,8 @@ class Life(Recorded):
             parent, _, file = path.rpartition("/")
             target = parent if self.attempt == 1 else f"attempt-{self.attempt}/{parent}".rstrip("/")
             self.keep_text(text, file, target)
-        self._delivery = Delivery(found.folder, found.uri)
-        self._delivery.start()
+        self.delivery = Delivery(found.folder, found.uri)
+        self.delivery.start()
         seed_everything(self.seed)
         identity.PROCESS.count()
         self._state, self._owner = RunState.OPEN, os.getpid()
@@ -187,7 +187,7 @@ class Life(Recorded):
         finally:
             # Last: nobody else may open the journal while this process still writes to it.
             self.checkpoints.lock.release()
-        self._delivery.wait()
+        self.delivery.wait()
         if failure is not None:
             raise failure
 
@@ -254,13 +254,17 @@ class Life(Recorded):
             )
         return found
 
+    def __repr__(self) -> str:
+        key = "" if self._state is RunState.NEW else f" {self.folder.key}"
+        return f"<xptrain.Run{key} of {self.settings.experiment!r}: {self.status}, attempt {self.attempt}>"
+
     def _make_durable(self, step: int) -> None:
         self.writer.sync()
 
     def _tell_checkpoint(self, receipt: Receipt) -> None:
         tag = f"step {receipt.step}, {receipt.digest[:16]}"
         self.writer.append("tags", values={"xptrain.checkpoint": tag})
-        self._delivery.keep()
+        self.delivery.keep()
 
     def _check_started(self) -> None:
         if self._state is RunState.NEW:

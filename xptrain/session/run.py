@@ -8,7 +8,6 @@ from xptrain.errors import UsageError
 from xptrain.session.fitting import RunObserver
 from xptrain.session.life import Life
 from xptrain.session.own_loop import OwnLoop
-from xptrain.session.recorded import RunState
 from xptrain.training.trainer import Trainer
 
 
@@ -44,7 +43,7 @@ class Run(Life):
             >>> run.trainer(model).fit(x, y)  # doctest: +SKIP
         """
         self.check_open()
-        self._delivery.keep()
+        self.delivery.keep()
         return Trainer.observed(model, RunObserver(self), self.seed)
 
     def fit(self, model: Any, *args: Any, **kwargs: Any) -> Any:
@@ -153,7 +152,3 @@ class Run(Life):
             >>> run.predict(model, x)  # doctest: +SKIP
         """
         return Trainer(model, seed=self.seed).predict(*args, **kwargs)
-
-    def __repr__(self) -> str:
-        key = "" if self._state is RunState.NEW else f" {self.folder.key}"
-        return f"<xptrain.Run{key} of {self.settings.experiment!r}: {self.status}, attempt {self.attempt}>"

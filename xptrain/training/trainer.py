@@ -322,7 +322,14 @@ class Trainer:
         return self._step
 
     def begin_at(self, steps: int) -> None:
-        """Go on counting from a checkpoint that was restored."""
+        """Go on counting from a checkpoint that was restored.
+
+        Args:
+            steps: Steps that were trained before it.
+
+        Example:
+            >>> trainer.begin_at(500)  # doctest: +SKIP
+        """
         self._step = steps
 
     def _called(self, callbacks: Any, verbose: Any, source: Source) -> tuple[Any, Progress]:
