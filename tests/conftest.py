@@ -53,3 +53,9 @@ def no_keras_fit(monkeypatch: pytest.MonkeyPatch) -> None:
 
     for name in ("fit", "evaluate"):
         monkeypatch.setattr(keras.Model, name, refuse(name))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the files that take longest, so that no worker is left alone with one at the end."""
+    first = ("test_killed_runs.py", "test_meshes.py", "test_demo.py")
+    items.sort(key=lambda item: first.index(item.path.name) if item.path.name in first else len(first))
