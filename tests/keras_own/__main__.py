@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 1800
 # The first two assert, for the short last chunk of an epoch, the index that a full one would end with: with 7
 # batches and steps_per_execution=3 the hook is told of batch 8. Ours is told of batch 6, the last there is.
-# The third asserts that a model's variables are empty inside batch hooks. Ours hold the newest state there, so
+# The third asserts that a model's variables are empty in batch hooks. Ours hold the newest state there, so
 # that it can be read by any way, also through another model that holds this one; no array is held twice.
 EXCEPTIONS = (
     "test_steps_per_execution_steps_count",
