@@ -19,7 +19,7 @@ import pytest
 
 TRAIN = Path(__file__).parent / "scripts" / "train.py"
 XPTRAIN = (sys.executable, "-m", "xptrain.cli.main")
-PATIENCE_S = 120
+PATIENCE_S = 400
 
 
 @dataclass
