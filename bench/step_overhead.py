@@ -98,7 +98,7 @@ def autologged(make: Callable[[], keras.Model], *data: Any, **more: Any) -> floa
 
     home = os.environ["XPTRAIN_HOME"]
     mlflow.set_tracking_uri(f"sqlite:///{home}/autolog.db")
-    mlflow.autolog(
+    mlflow.keras.autolog(
         log_models=False, log_datasets=False, silent=True, log_every_n_steps=1, log_every_epoch=False
     )
     try:
