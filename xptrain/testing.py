@@ -145,7 +145,7 @@ class _Watch:
     def before_step(self, program: Callable[[], str | None]) -> None:
         pass
 
-    def trained(self, step: int) -> None:
+    def trained(self) -> None:
         pass
 
     def stopped(self) -> None:

@@ -20,14 +20,14 @@ def compare_runs(names: list[str], all_rows: bool, as_json: bool) -> bool:
     Raises:
         UsageError: Fewer than two runs were named.
     """
-    folders = [find(name, home()) for name in names]
-    keys = list(dict.fromkeys(folder.key for folder in folders))
+    folders = {folder.key: folder for folder in (find(name, home()) for name in names)}
+    keys = list(folders)
     if len(keys) < 2:
         raise UsageError(
             "compare needs two runs", expected="two or more different runs", found=", ".join(keys) or "none"
         )
     found = compare(*keys, all_rows=all_rows)
-    readings = [read(find(key, home())) for key in keys]
+    readings = [read(folder) for folder in folders.values()]
     equal, state = _states(readings)
     if as_json:
         rows = [

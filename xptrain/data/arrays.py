@@ -32,6 +32,9 @@ class ArraySource:
         [[2, 3], [4, 5]]
     """
 
+    # The order follows from (seed, fit, epoch, batch).
+    uncaptured: tuple[str, ...] = ()
+
     def __init__(
         self,
         take: Callable[[Any], Any],
@@ -71,9 +74,6 @@ class ArraySource:
         order = self._order(fit, pass_number)
         for position in range(offset + start, offset + self.batches_in(epoch)):
             yield self._take(self._indices(order, fit, pass_number, position))
-
-    # The order follows from (seed, fit, epoch, batch).
-    uncaptured: tuple[str, ...] = ()
 
     def describe(self) -> dict[str, Any]:
         """Return what decides the batches, as JSON data."""

@@ -104,7 +104,7 @@ class RunObserver:
             run.next_epoch = receipt.cursor.epoch + self._epoch_offset
             if receipt.cursor.done and not extend:
                 run.step = receipt.step
-                self._began, self._loaded = True, None
+                self._has_begun()
                 self._merge_grade(self._grade)
             else:
                 # Hooks that run again before the state is written: what they log was logged already.
@@ -122,13 +122,13 @@ class RunObserver:
     def resumed(self, step: int) -> None:
         """Go on recording: the state is that of the checkpoint."""
         self._run.step, self._run.is_repeating = step, False
-        self._began, self._loaded = True, None
+        self._has_begun()
 
     def ready(
         self, program: Callable[[], str | None], uncaptured: Sequence[str], changes: Sequence[Any]
     ) -> None:
         """Compare the compiled program, grade the run, and record the attempt's manifest."""
-        self._began, self._loaded = True, None
+        self._has_begun()
         lowered = program()
         self._manifest["program"] = {} if lowered is None else {"train": lowered}
         self._uncaptured = set(uncaptured)
@@ -171,6 +171,10 @@ class RunObserver:
             logs = dict(flat(logs))
         run.writer.log_device(step, {label: logs[name] for name, label in self._names.items()}, count=count)
 
+    def _has_begun(self) -> None:
+        """Keep the fit's number, and let go of its checkpoint: it would hold a copy of the state."""
+        self._began, self._loaded = True, None
+
     def stopped(self) -> None:
         """Let the script's own records count again; a fit that never began has not been."""
         self._run.is_repeating = False
@@ -183,7 +187,7 @@ class RunObserver:
         if self._run.loop is not None:
             self._run.loop.before_step(program)
 
-    def trained(self, step: int) -> None:
+    def trained(self) -> None:
         """Note where a loop of the user's own is."""
         if self._run.loop is not None:
             self._run.loop.note_step()

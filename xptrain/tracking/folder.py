@@ -231,11 +231,11 @@ def create(info: RunInfo, home: Path) -> RunFolder:
     """
     target = home / "runs" / info.key
     try:
-        if not home.exists():
-            target.parent.mkdir(parents=True, exist_ok=True)
+        is_new = not home.exists()
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if is_new:
             # Databases and checkpoints are nobody's commit.
             (home / ".gitignore").write_text("*\n")
-        target.parent.mkdir(parents=True, exist_ok=True)
         hidden = Path(tempfile.mkdtemp(prefix=".new-", dir=target.parent))
         try:
             hidden.chmod(0o755)

@@ -12,9 +12,7 @@ from xptrain.training.progress import Progress
 from xptrain.training.step import predict_step, test_step
 
 
-def evaluate_source(
-    model: Any, source: Source, callbacks: Any, progress: Progress | None = None
-) -> dict[str, float]:
+def evaluate_source(model: Any, source: Source, callbacks: Any, progress: Progress) -> dict[str, float]:
     """Run one pass of the test step and return the logs as Python floats.
 
     Args:
@@ -40,8 +38,7 @@ def evaluate_source(
                 logs, state = step.call(live.take(), place(batch))
                 live.put(state)
             done += len(chunk)
-            if progress is not None:
-                progress.batch_end(done, logs)
+            progress.batch_end(done, logs)
             if hooks:
                 callbacks.on_test_batch_end(done - 1, logs)
             if model.stop_evaluating:
@@ -50,12 +47,11 @@ def evaluate_source(
         live.close()
     results = kc.pythonify(kc.epoch_logs(model, logs))
     callbacks.on_test_end(results)
-    if progress is not None:
-        progress.epoch_end(done, results)
+    progress.epoch_end(done, results)
     return results
 
 
-def predict_source(model: Any, source: Source, callbacks: Any, progress: Progress | None = None) -> Any:
+def predict_source(model: Any, source: Source, callbacks: Any, progress: Progress) -> Any:
     """Run one pass of the predict step and return NumPy arrays in the structure of the model's outputs.
 
     Args:
@@ -81,14 +77,12 @@ def predict_source(model: Any, source: Source, callbacks: Any, progress: Progres
                 outputs.append(output)
             done += len(chunk)
             joined.append(arrays.joined(outputs))
-            if progress is not None:
-                progress.batch_end(done, {})
+            progress.batch_end(done, {})
             callbacks.on_predict_batch_end(done - 1, {"outputs": joined[-1]})
             if model.stop_predicting:
                 break
     finally:
         live.close()
     callbacks.on_predict_end()
-    if progress is not None:
-        progress.epoch_end(done, {})
+    progress.epoch_end(done, {})
     return arrays.joined(joined, as_numpy=True)

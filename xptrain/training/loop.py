@@ -125,7 +125,9 @@ class Fit:
         if self._validation is not None and kc.should_validate(
             self._model, epoch, self._plan.settings["validation_freq"]
         ):
-            values = evaluate_source(self._model, self._validation, self._callbacks)
+            # The bar is the epoch's.
+            silent = Progress(0, 1, None)
+            values = evaluate_source(self._model, self._validation, self._callbacks, silent)
             logs.update({f"val_{name}": value for name, value in values.items()})
         self._callbacks.on_epoch_end(epoch, logs)
         self._progress.epoch_end(done, tap.logs)

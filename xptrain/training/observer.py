@@ -149,8 +149,8 @@ class Observer(Protocol):
             program: Returns the digest of the lowered step.
         """
 
-    def trained(self, step: int) -> None:
-        """Called after a step of the user's own loop, with the number of those it has trained."""
+    def trained(self) -> None:
+        """Called after a step of the user's own loop."""
 
     def due(self, step: int, steps_done: int, epochs_done: int | None = None) -> bool:
         """Tell whether a snapshot is wanted now.
@@ -205,7 +205,7 @@ class NoObserver:
     def before_step(self, program: Callable[[], str | None]) -> None:
         """Do nothing."""
 
-    def trained(self, step: int) -> None:
+    def trained(self) -> None:
         """Do nothing."""
 
     def stopped(self) -> None:

@@ -11,6 +11,9 @@ from xptrain.training.keras_backend import callbacks as kc
 from xptrain.training.keras_backend.live import PREDICT, TEST, TRAIN, LiveState
 from xptrain.training.step import Step, predict_step, test_step, train_step
 
+# Called before a step with what returns the digest of its lowered program.
+Before = Callable[[Callable[[], str | None]], None]
+
 
 def train(
     model: Any,
@@ -18,7 +21,7 @@ def train(
     y: Any,
     sample_weight: Any,
     class_weight: dict[int, float] | None,
-    before: Callable[[Callable[[], str | None]], None] | None = None,
+    before: Before | None = None,
 ) -> dict[str, float]:
     """Train one step and return its logs.
 
@@ -62,7 +65,7 @@ def _step(
     step_of: Callable[[Any], Step],
     names: tuple[str, ...],
     batch: Any,
-    before: Callable[[Callable[[], str | None]], None] | None = None,
+    before: Before | None = None,
 ) -> dict[str, float]:
     batch = arrays.placed(batch)
     variables.build(model, lambda: batch)
@@ -75,7 +78,7 @@ def _call(
     step: Step,
     names: tuple[str, ...],
     batch: Any,
-    before: Callable[[Callable[[], str | None]], None] | None = None,
+    before: Before | None = None,
 ) -> Any:
     live = LiveState(model, names)
     try:

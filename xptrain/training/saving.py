@@ -118,17 +118,17 @@ class FitState:
         Raises:
             RestoreMismatchError: If the checkpoint is of another model; then nothing was written.
         """
-        return self._write(restored, restored.host, {}, prepared)()
+        return self._prepare(restored, restored.host, {}, prepared)()
 
     def prepare_restore(self, restored: Any) -> Callable[[], Any]:
         """Return what writes a checkpoint when it is called; raises as `restore` does."""
-        return self._write(restored, restored.host, {}, ())
+        return self._prepare(restored, restored.host, {}, ())
 
     def restore_end(self, restored: Any) -> None:
         """Write what a finished fit ended with; see `restore`."""
         changed = {key[len(END) :]: value for key, value in restored.leaves.items() if key.startswith(END)}
         host = {**restored.host, **restored.host["end"], "averages_in_model": False}
-        self._write(restored, host, changed, (), finished=True)()
+        self._prepare(restored, host, changed, (), finished=True)()
         self._model.stop_training = restored.host["stopped"]
 
     def rescue(self, live: LiveState | None) -> bool:
@@ -147,7 +147,7 @@ class FitState:
         live.close()
         return False
 
-    def _write(
+    def _prepare(
         self,
         restored: Any,
         host: Mapping[str, Any],

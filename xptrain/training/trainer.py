@@ -275,7 +275,7 @@ class Trainer:
         logs = on_batch.train(self.model, x, y, sample_weight, class_weight, before)
         self._step += 1
         if self._observer is not None:
-            self._observer.trained(self._step)
+            self._observer.trained()
         return logs if return_dict else kc.flatten_logs(self.model, logs)
 
     def test_on_batch(

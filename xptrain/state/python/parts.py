@@ -110,6 +110,7 @@ class Parts:
         for name, owner in self._owners.items():
             entry = captured.get(name, {"state": {}, "gone": []})
             made: list[Callable[[], Any]] = []
+            now = {slot.name: slot.get() for slot in _slots(owner)}
             as_given = self._first[name].keys() - entry["state"].keys() - set(entry["gone"])
             for attribute in [*entry["state"], *sorted(as_given)]:
                 try:
@@ -117,7 +118,7 @@ class Parts:
                         value = decoder.decode(entry["state"][attribute])
                         made.append(partial(Slot(attribute, owner, True).put, value))
                     else:
-                        made += self._put_back(name, attribute)
+                        made += self._put_back(name, attribute, now)
                 except ValueError as error:
                     problem(f"{name}.{attribute}: {error}")
             writes += [(name, write) for write in made]
@@ -130,18 +131,18 @@ class Parts:
             if type(value) in SCALARS:
                 yield slot.name, _First(value, None, None)
             else:
-                is_own = hasattr(value, "__dict__") and not callable(value)
+                setting = as_setting(value, self._known)
+                is_own = setting is None and hasattr(value, "__dict__") and not callable(value)
                 inside = as_setting(vars(value), self._known) if is_own else None
-                yield slot.name, _First(value, as_setting(value, self._known), inside)
+                yield slot.name, _First(value, setting, inside)
 
     def _is_still(self, name: str, attribute: str, value: Any) -> bool:
         first = self._first[name].get(attribute)
         return first is not None and first.is_still(value, self._known)
 
-    def _put_back(self, name: str, attribute: str) -> list[Callable[[], Any]]:
+    def _put_back(self, name: str, attribute: str, now: Mapping[str, Any]) -> list[Callable[[], Any]]:
         """Return what undoes a change by `on_train_begin`, which was undone by the time of the checkpoint."""
         owner, first = self._owners[name], self._first[name][attribute]
-        now = {slot.name: slot.get() for slot in _slots(owner)}
         is_elsewhere = attribute in vars(owner) and attribute not in now
         if is_elsewhere or (attribute in now and self._is_still(name, attribute, now[attribute])):
             return []
