@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
@@ -61,8 +62,11 @@ class Drain:
         self._told = Delivered()
         self._records = 0
 
-    def deliver(self) -> Delivery:
+    def deliver(self, *, most: int | None = None) -> Delivery:
         """Send what the store does not have yet.
+
+        Args:
+            most: About how many points to send before returning; None for all that wait.
 
         Returns:
             What was done.
@@ -71,7 +75,7 @@ class Drain:
             TrackerError: The store cannot be used now, or another process kept delivering for 2 minutes.
         """
         with exclusive(self._folder.deliver_lock, _LOCK_S):
-            return self._deliver()
+            return self._deliver(most=most)
 
     def reconcile(self, alive: Callable[[Attempt], bool] = is_live) -> Delivery:
         """Deliver, and set KILLED when the last attempt is dead and left no final status.
@@ -108,13 +112,13 @@ class Drain:
             self._tracker.close()
         self._tracker, self._run_id = None, None
 
-    def _deliver(self, look_up: bool = False) -> Delivery:
+    def _deliver(self, look_up: bool = False, most: int | None = None) -> Delivery:
         self._records = 0
         self._told = self._folder.delivered
         size = self._durable_size()
         if look_up or size != self._told.offset:
             self._open()
-            self._send(size)
+            self._send(size, math.inf if most is None else most)
         return Delivery(self._told.run_id, self._told.offset, self._records, self._told.status)
 
     def _durable_size(self) -> int:
@@ -152,7 +156,7 @@ class Drain:
             kind = TrackerError if isinstance(error, OSError) else Failed
             raise kind("the tracker failed", found=f"{type(error).__name__}: {error}"[:500]) from error
 
-    def _send(self, size: int) -> None:
+    def _send(self, size: int, most: float) -> None:
         waiting: list[Point] = []
         offset = self._told.offset
         hearing = Hearing(self._told.attempt)
@@ -170,12 +174,15 @@ class Drain:
                 if len(waiting) < _BATCH:
                     continue
             self._send_points(waiting, offset)
+            most -= len(waiting)
             waiting = []
             if record.kind != "metrics":
                 self._tell(record)
                 offset = end
                 self._records += 1
                 self._acknowledge(end)
+            if most <= 0:
+                return
         self._send_points(waiting, offset)
 
     def _send_points(self, waiting: list[Point], offset: int) -> None:

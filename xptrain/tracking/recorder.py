@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from xptrain.errors import TrackerError, XptrainError
-from xptrain.tracking import processes
+from xptrain.tracking import journal, processes
 from xptrain.tracking.attempts import run_state
 from xptrain.tracking.drain import Drain, TrackerFactory
 from xptrain.tracking.durable import write_json
@@ -26,6 +26,12 @@ from xptrain.tracking.folder import RunFolder
 from xptrain.tracking.stores import open_tracker
 
 POLL_S = 0.5
+# A point costs MLflow some 0.1 ms of processor time, which a fast loop on few cores would feel. While the run
+# trains and no core is free, one part of the time goes to delivery and this many parts to rest; what waits is
+# delivered when the run has ended.
+REST = 6.0
+FREE_CORES = 1.5
+MOST_POINTS = 1000
 LONGEST_PAUSE_S = 15.0
 GIVE_UP_S = 300.0
 LONGEST_LOG = 4 << 20
@@ -195,7 +201,9 @@ class Recorder:
             if ended is None and not self._trainer.alive():
                 ended = time.monotonic()
                 self._failures = 0
+            began = time.monotonic()
             told = self._pass(final=ended is not None)
+            spent = time.monotonic() - began
             if told and (ended is not None or self._finished()):
                 return 0
             if ended is not None and not self._folder.path.is_dir():
@@ -205,11 +213,14 @@ class Recorder:
                 _log.error("giving up: the next xptrain command, or xptrain sync, delivers the rest")
                 return 1
             bound(self._folder.recorder_log)
-            self._pause(watch=ended is None)
+            self._pause(0.0 if self._is_idle() else REST * spent, watch=ended is None)
 
     def _pass(self, final: bool) -> bool:
         try:
-            done = self._drain.reconcile() if final else self._drain.deliver()
+            if final:
+                done = self._drain.reconcile()
+            else:
+                done = self._drain.deliver(most=None if self._is_over() else MOST_POINTS)
         except Exception as error:  # noqa: BLE001 - a recorder that ends delivers nothing any more
             self._failures += 1
             if self._failures in (1, 10, 100):
@@ -233,13 +244,34 @@ class Recorder:
             delivered.offset == self._folder.journal.stat().st_size
         )
 
-    def _pause(self, watch: bool) -> None:
-        pause = min(LONGEST_PAUSE_S, POLL_S * 2 ** min(self._failures, 10))
-        until = time.monotonic() + pause
+    def _is_idle(self) -> bool:
+        """Tell whether cores had nothing to do since the last look."""
+        import psutil
+
+        return float(psutil.cpu_count() or 1) * (1 - psutil.cpu_percent() / 100) > FREE_CORES
+
+    def _is_over(self) -> bool:
+        """Tell whether the trainer has written its status, and waits for the delivery."""
+        newest = journal.last(self._folder.journal)
+        return newest is not None and newest.kind == "status"
+
+    def _pause(self, rest: float, watch: bool) -> None:
+        pause = max(rest, POLL_S * 2 ** min(self._failures, 10))
+        until = time.monotonic() + min(LONGEST_PAUSE_S, pause)
         while (left := until - time.monotonic()) > 0:
             time.sleep(min(POLL_S, left))
-            if watch and not self._trainer.alive():
+            if watch and (not self._trainer.alive() or (not self._failures and self._is_over())):
                 return
+
+
+def _give_way() -> None:
+    """Let what trains go first."""
+    with suppress(OSError):
+        os.nice(19)
+    # With autogroups (most Linux desktops and servers) that counts only within one session, and this process
+    # has one of its own: the session as a whole must give way. Source: sched(7), "The autogroup feature".
+    with suppress(OSError):
+        Path("/proc/self/autogroup").write_text("19")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -253,9 +285,7 @@ def main(arguments: list[str] | None = None) -> int:
     # Ctrl-C and a scheduler's SIGTERM mean the trainer; its last words are still to be delivered.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    with suppress(OSError):
-        # What trains goes first.
-        os.nice(19)
+    _give_way()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     trainer = processes.Watched(given.watch_pid, given.pid_started)
     return Recorder(RunFolder(given.folder), trainer, give_up_s=given.give_up).run()
