@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 
 from xptrain.data.arrays import ArraySource
 from xptrain.data.order import permutation
+from xptrain.data.passes import Passes
 
 
 def source(n: int, size: int, shuffle: bool | str, steps: int | None = None, seed: int = 0) -> ArraySource:
     data = np.arange(n)
-    return ArraySource(lambda indices: data[indices], n, size, shuffle, seed, steps)
+    return ArraySource(lambda indices: data[indices], n, size, shuffle, seed, Passes(-(-n // size), steps))
 
 
 def batches(of: ArraySource, fit: int, epoch: int, start: int = 0) -> list[list[int]]:

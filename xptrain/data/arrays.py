@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from xptrain.data.order import permutation
+from xptrain.data.passes import Passes
+from xptrain.data.source import Source
 
 Shuffle = bool | str
 
 
-class ArraySource:
+class ArraySource(Source):
     """Batches of arrays, in an order that is a function of (seed, fit, epoch, batch).
 
     Args:
@@ -21,19 +22,15 @@ class ArraySource:
         batch_size: Samples in a batch; the last one may be smaller.
         shuffle: True for a permutation of all samples, "batch" for one inside each batch, False for none.
         seed: The run's seed.
-        steps_per_epoch: Batches in an epoch when it is not one pass over the data.
-        first_epoch: The epoch in which the first pass begins.
+        passes: Which batches an epoch has.
 
     Example:
         >>> import numpy as np
         >>> x = np.arange(6)
-        >>> source = ArraySource(lambda i: x[i], 6, 2, False, seed=0)
+        >>> source = ArraySource(lambda i: x[i], 6, 2, False, seed=0, passes=Passes(3))
         >>> [batch.tolist() for batch in source.epoch(0, 0, start=1)]
         [[2, 3], [4, 5]]
     """
-
-    # The order follows from (seed, fit, epoch, batch).
-    uncaptured: tuple[str, ...] = ()
 
     def __init__(
         self,
@@ -42,37 +39,33 @@ class ArraySource:
         batch_size: int,
         shuffle: Shuffle,
         seed: int,
-        steps_per_epoch: int | None = None,
-        first_epoch: int = 0,
+        passes: Passes,
     ) -> None:
         self._take = take
         self._num_samples = num_samples
         self._batch_size = batch_size
         self._shuffle = shuffle
         self._seed = seed
-        self._pass_length = math.ceil(num_samples / batch_size)
-        self._steps_per_epoch = steps_per_epoch
-        self._first_epoch = first_epoch
+        self._passes = passes
 
     @property
-    def num_batches(self) -> int:
+    def num_batches(self) -> int | None:
         """Batches in one epoch, at most."""
-        return self._steps_per_epoch or self._pass_length
+        return self._passes.num_batches
 
     def first(self) -> Any:
         """Return the first `batch_size` samples."""
         return self._take(slice(0, min(self._batch_size, self._num_samples)))
 
-    def batches_in(self, epoch: int) -> int:
-        """Return how many batches an epoch has: fewer than `steps_per_epoch` where a pass ends in it."""
-        start = self._place(epoch)[1]
-        return min(self.num_batches, self._pass_length - start)
+    def batches_in(self, epoch: int) -> int | None:
+        """Return how many batches an epoch has."""
+        return self._passes.batches_in(epoch)
 
     def epoch(self, fit: int, epoch: int, start: int = 0) -> Iterator[Any]:
         """Yield the batches of an epoch from number `start` on."""
-        pass_number, offset = self._place(epoch)
+        pass_number, offset = self._passes.place(epoch)
         order = self._order(fit, pass_number)
-        for position in range(offset + start, offset + self.batches_in(epoch)):
+        for position in range(offset + start, offset + (self.batches_in(epoch) or 0)):
             yield self._take(self._indices(order, fit, pass_number, position))
 
     def describe(self) -> dict[str, Any]:
@@ -84,17 +77,6 @@ class ArraySource:
             "shuffle": self._shuffle,
             "num_batches": self.num_batches,
         }
-
-    def _place(self, epoch: int) -> tuple[int, int]:
-        """Return the pass over the data that an epoch belongs to, and the batch at which it begins there.
-
-        As in Keras, an epoch shorter than a pass goes on where the one before stopped and ends with it.
-        """
-        if self._steps_per_epoch is None:
-            return epoch, 0
-        epochs_per_pass = math.ceil(self._pass_length / self._steps_per_epoch)
-        pass_number, number = divmod(epoch - self._first_epoch, epochs_per_pass)
-        return pass_number, number * self._steps_per_epoch
 
     def _order(self, fit: int, pass_number: int) -> Any:
         if self._shuffle and self._shuffle != "batch":

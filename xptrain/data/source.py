@@ -26,6 +26,24 @@ class Source(Protocol):
     @property
     def uncaptured(self) -> Sequence[str]:
         """What decides the batches and is in no checkpoint: it lowers the grade."""
+        return ()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no batch will ever come again."""
+        return False
+
+    def begin(self, fit: int) -> None:
+        """Called when the number of the fit is known, before `set_state` and the first epoch."""
+        return
+
+    def get_state(self) -> Any:
+        """Return where the source is, as plain data; None when (seed, fit, epoch, batch) say it all."""
+        return None
+
+    def set_state(self, state: Any) -> None:
+        """Go to where `get_state` was called, before an epoch is begun or gone on with."""
+        return
 
     def describe(self) -> dict[str, Any]:
         """Return, as JSON data, what must be equal for a resumed run to see the same batches."""

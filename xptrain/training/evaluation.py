@@ -12,7 +12,9 @@ from xptrain.training.progress import Progress
 from xptrain.training.step import predict_step, test_step
 
 
-def evaluate_source(model: Any, source: Source, callbacks: Any, progress: Progress) -> dict[str, float]:
+def evaluate_source(
+    model: Any, source: Source, callbacks: Any, progress: Progress, fit: int = 0, epoch: int = 0
+) -> dict[str, float]:
     """Run one pass of the test step and return the logs as Python floats.
 
     Args:
@@ -20,6 +22,8 @@ def evaluate_source(model: Any, source: Source, callbacks: Any, progress: Progre
         source: The batches.
         callbacks: A callback list; its `on_test_*` hooks are called.
         progress: Shows how far it is.
+        fit: Number of the fit that this validates.
+        epoch: Its epoch.
     """
     step = test_step(model)
     place = arrays.placer()
@@ -31,7 +35,7 @@ def evaluate_source(model: Any, source: Source, callbacks: Any, progress: Progre
     logs: Any = {}
     done = 0
     try:
-        for chunk in in_chunks(source.epoch(0, 0), model.steps_per_execution):
+        for chunk in in_chunks(source.epoch(fit, epoch), model.steps_per_execution):
             if hooks:
                 callbacks.on_test_batch_begin(done)
             for batch in chunk:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -41,7 +42,8 @@ class Fit:
         self._callbacks = callbacks
         self._observer = observer
         self._progress = progress
-        self._state = FitState(model, callbacks.callbacks)
+        sources = {"train": source} if validation is None else {"train": source, "validation": validation}
+        self._state = FitState(model, callbacks.callbacks, sources=sources)
         self._live: LiveState | None = None
         self._changes: Sequence[Any] = ()
         self._announced = False
@@ -56,6 +58,9 @@ class Fit:
         """Train from the beginning, or from the checkpoint that the observer names, to the end."""
         try:
             self._run()
+            if self._observer.stopping:
+                # Told to stop after its last step: it is finished, and saved.
+                self._observer.stop()
         finally:
             self._observer.stopped()
 
@@ -67,6 +72,7 @@ class Fit:
         start = self._observer.begin(plan, model, self._state.records)
         self.number, self.step = start.fit, start.step
         restored = start.restored
+        self._state.begin_sources(start.fit, restored)
         if restored is not None and restored.cursor.done and not start.extend:
             self.step = restored.step
             self._state.restore_end(restored)
@@ -93,10 +99,13 @@ class Fit:
             while epoch < plan.epochs:
                 self._epoch(epoch, skip, tap)
                 epoch, skip = epoch + 1, 0
+                self._stop_without_data(epoch)
                 if model.stop_training:
                     break
-                if epoch < plan.epochs and self._observer.due(self.step, self._chunk, epoch):
+                if epoch < plan.epochs and self._wanted(epochs_done=epoch):
                     self._save(self._snapshot(epoch, 0, tap.logs))
+                    if self._observer.stopping:
+                        self._observer.stop()
             self._end(epoch, tap.logs)
         except BaseException as error:
             # The user's own error goes on; the model stays usable.
@@ -127,7 +136,9 @@ class Fit:
         ):
             # The bar is the epoch's.
             silent = Progress(0, 1, None)
-            values = evaluate_source(self._model, self._validation, self._callbacks, silent)
+            values = evaluate_source(
+                self._model, self._validation, self._callbacks, silent, self.number, epoch
+            )
             logs.update({f"val_{name}": value for name, value in values.items()})
         self._callbacks.on_epoch_end(epoch, logs)
         self._progress.epoch_end(done, tap.logs)
@@ -148,7 +159,11 @@ class Fit:
                 self._unchanged.check(quick=True)
             if not self._announced:
                 self._unchanged.check()
-                self._announce(chunks, live.take())
+                # A batch that is at hand need not be loaded twice.
+                self._announce(chunks, live.take(), self._source.first() if done else chunk[0])
+                if observer.stopping:
+                    # Nothing is trained yet that a checkpoint lacks.
+                    observer.stop()
             self._last_logs = chunks.train(live, chunk, self._told)
             self._chunk = len(chunk)
             done += self._chunk
@@ -161,24 +176,45 @@ class Fit:
             if model.stop_training:
                 break
             last = done == self._source.batches_in(epoch)
-            if observer.wants_steps and not last and observer.due(self.step, self._chunk):
+            if (observer.stopping and (not last or self._has_plain_logs(live))) or (
+                observer.wants_steps and not last and observer.due(self.step, self._chunk)
+            ):
                 live.attach()
                 kc.wait_for_callbacks(callbacks)
                 self._save(self._snapshot(epoch, done, {}))
+                if observer.stopping:
+                    observer.stop()
         live.attach()
         self._unchanged.check()
         return done
+
+    def _stop_without_data(self, epoch: int) -> None:
+        if self._source.is_over and epoch < self._plan.epochs:
+            # Keras trains on, with the two batches that it looked at first.
+            warnings.warn(
+                f"the generator ended with epoch {epoch} of {self._plan.epochs}, and so does the training: "
+                "give an endless one and steps_per_epoch=, or a function f(epoch, batch) that returns one",
+                stacklevel=2,
+            )
+            self._model.stop_training = True
+
+    def _wanted(self, epochs_done: int) -> bool:
+        observer = self._observer
+        return observer.stopping or observer.due(self.step, self._chunk, epochs_done)
+
+    def _has_plain_logs(self, live: LiveState) -> bool:
+        # After the last batch of an epoch its logs must follow from the metrics; else its end is waited for.
+        live.attach()
+        return bool(self._last_logs.keys() == self._model.get_metrics_result().keys())
 
     def _told(self, count: int, logs: Any) -> None:
         self.step += count
         self._observer.step(self.step, logs, count)
 
-    def _announce(self, chunks: Chunks, state: Any) -> None:
+    def _announce(self, chunks: Chunks, state: Any, first: Any) -> None:
         self._announced = True
         # Always the shapes of a first batch: a resumed epoch may begin with a smaller last one.
-        self._observer.ready(
-            lambda: chunks.program(state, self._source.first()), self._uncaptured, self._changes
-        )
+        self._observer.ready(lambda: chunks.program(state, first), self._uncaptured, self._changes)
 
     def _end(self, epoch: int, logs: dict[str, Any]) -> None:
         model = self._model
@@ -193,6 +229,8 @@ class Fit:
         self._save(replace(last, pinned=True))
 
     def _snapshot(self, epoch: int, batch: int, metrics: dict[str, Any]) -> Any:
+        self._state.forget_last()
+        self._observer.make_room()
         return self._state.snapshot(self.number, epoch, batch, self.step, metrics)
 
     def _save(self, snapshot: Any) -> None:

@@ -133,6 +133,13 @@ class Observer(Protocol):
     def wants_steps(self) -> bool:
         """Whether `due` must be asked after each step, not only after each epoch."""
 
+    @property
+    def stopping(self) -> bool:
+        """Whether the fit shall stop at this step boundary; asked at each, so it must be cheap."""
+
+    def stop(self) -> None:
+        """Called at that boundary, when the state is saved; raises what ends the fit."""
+
     def step(self, step: int, logs: Mapping[str, Any], count: int = 1) -> None:
         """Called after each step, or after several that were one program; must not wait for anything.
 
@@ -161,6 +168,9 @@ class Observer(Protocol):
             epochs_done: At the end of an epoch, how many of this fit are done; None inside one.
         """
 
+    def make_room(self) -> None:
+        """Called before a snapshot is taken: no other one may be held after it."""
+
     def save(self, snapshot: Snapshot, uncaptured: Sequence[str]) -> None:
         """Called with a snapshot that was due, and with the last one of the fit (pinned).
 
@@ -183,6 +193,7 @@ class NoObserver:
     """
 
     wants_steps = False
+    stopping = False
 
     def __init__(self, seed: int, fit: int = 0, step: int = 0) -> None:
         self._start = Start(fit=fit, step=step, seed=seed)
@@ -211,9 +222,15 @@ class NoObserver:
     def stopped(self) -> None:
         """Do nothing."""
 
+    def stop(self) -> None:
+        """Do nothing."""
+
     def due(self, step: int, steps_done: int, epochs_done: int | None = None) -> bool:
         """Never."""
         return False
+
+    def make_room(self) -> None:
+        """Do nothing."""
 
     def save(self, snapshot: Snapshot, uncaptured: Sequence[str]) -> None:
         """Do nothing."""

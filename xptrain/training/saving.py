@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
+from xptrain.data.source import Source
 from xptrain.state.capture import capture_variables, own_copy, swap_averages
 from xptrain.state.python.states import PythonState, SettingChange
 from xptrain.state.restore import check_match, restore_variables
@@ -24,11 +26,20 @@ class FitState:
         model: The model, built.
         callbacks: The callbacks in the order in which they are called, before `on_train_begin`.
         with_metrics: False where metrics begin anew before anybody reads them.
+        sources: Where the batches come from, by name.
     """
 
-    def __init__(self, model: Any, callbacks: Sequence[Any], *, with_metrics: bool = True) -> None:
+    def __init__(
+        self,
+        model: Any,
+        callbacks: Sequence[Any],
+        *,
+        with_metrics: bool = True,
+        sources: Mapping[str, Source] = MappingProxyType({}),
+    ) -> None:
         self._model = model
         self._callbacks = list(callbacks)
+        self._sources = sources
         self.records = [r for r in variables.records(model) if with_metrics or r.role != "metrics"]
         self.python_state = PythonState(self._callbacks, variables.owners(model))
         self._last: Mapping[str, Any] = {}
@@ -45,6 +56,24 @@ class FitState:
         self._last = capture_variables(self.records)
         self.python_state.capture({})
 
+    def begin_sources(self, fit: int, restored: Any) -> None:
+        """Tell the sources which fit begins, and put them where they were at a checkpoint.
+
+        Args:
+            fit: Number of the fit.
+            restored: The `Restored` checkpoint, or None.
+        """
+        known = None if restored is None else restored.host.get("sources")
+        states = {} if known is None else decode(known, restored.leaves)
+        for name, source in self._sources.items():
+            source.begin(fit)
+            if states.get(name) is not None:
+                source.set_state(states[name])
+
+    def forget_last(self) -> None:
+        """Let go of the copy to fall back on, before another is made: two would cost a state more memory."""
+        self._last = {}
+
     def snapshot(
         self, fit: int, epoch: int, batch: int, step: int, metrics: Mapping[str, Any] | None = None
     ) -> Snapshot:
@@ -57,8 +86,7 @@ class FitState:
             step: Train steps done in the run.
             metrics: Logs of the epoch that ended here.
         """
-        # Drop the older copy first: two at once would cost a state more memory.
-        self._last = {}
+        self.forget_last()
         leaves = self._last = capture_variables(self.records)
         self._at_snapshot = {record.key: record.variable.value for record in self.records}
         pairs = self._pairs = variables.average_pairs(self._model, self._callbacks)
@@ -67,6 +95,7 @@ class FitState:
             "python": self.python_state.capture(host_arrays),
             "rng": _capture_rng(host_arrays),
             "averages_in_model": bool(pairs),
+            "sources": self._capture_sources(host_arrays),
         }
         return Snapshot(
             step=step,
@@ -93,6 +122,7 @@ class FitState:
         end = {
             "python": self.python_state.capture(host_arrays),
             "rng": _capture_rng(host_arrays),
+            "sources": self._capture_sources(host_arrays),
         }
         # Exchanged in the snapshot, so that the pair is not what the model holds although it did not change.
         exchanged = self._pairs.keys() | set(self._pairs.values())
@@ -146,6 +176,10 @@ class FitState:
             return True
         live.close()
         return False
+
+    def _capture_sources(self, host_arrays: dict[str, Any]) -> Any:
+        states = {name: source.get_state() for name, source in self._sources.items()}
+        return encode(states, host_arrays, "data")
 
     def _prepare(
         self,

@@ -129,6 +129,9 @@ class Trainer:
                 batch_size=validation_batch_size or batch_size,
                 steps=validation_steps,
                 steps_per_execution=model.steps_per_execution,
+                seed=self._seed,
+                first_epoch=initial_epoch,
+                role="validation",
             )
         variables.build(model, source.first)
         checks.check_layouts(model)

@@ -2,7 +2,7 @@
 
     python train.py OUT --policy epochs|steps [--epochs 8]
 
-The environment variable DIE holds one JSON object: {"phase": …, "nth": …, "delay": …}.
+The environment variable DIE holds one JSON object: {"phase": …, "nth": …, "delay": …, "signal": …}.
 Writes OUT/steps.txt (a line per trained step: attempt, step) and, at the end, OUT/result.json.
 """
 
@@ -27,7 +27,7 @@ SEEN = {"batches": 0, "test_batches": 0}
 
 def die(*_: Any) -> None:
     print(f"dying: {DIE}", file=sys.stderr, flush=True)
-    os.kill(os.getpid(), signal.SIGKILL)
+    os.kill(os.getpid(), signal.Signals[DIE.get("signal", "SIGKILL")])
 
 
 def watch_saves() -> None:
@@ -86,6 +86,7 @@ parser.add_argument("out", type=Path)
 parser.add_argument("--policy", default="epochs")
 parser.add_argument("--epochs", type=int, default=8)
 parser.add_argument("--key")
+parser.add_argument("--data", default="arrays", choices=["arrays", "processes", "generator"])
 args = parser.parse_args()
 OUT = args.out
 OUT.mkdir(parents=True, exist_ok=True)
@@ -95,6 +96,40 @@ if DIE.get("phase") not in (None, "batch", "validation"):
 rng = np.random.default_rng(0)
 x = rng.normal(size=(150, 6)).astype("float32")
 y = (x[:, :1] * x[:, 1:2] + rng.normal(size=(150, 1)) * 0.1).astype("float32")
+
+
+class Augmented(keras.utils.PyDataset):
+    """Adds noise in loader processes, from two generators, and shuffles itself."""
+
+    def __init__(self) -> None:
+        super().__init__(workers=2, use_multiprocessing=True)
+        self.order = np.arange(len(x))
+        self.rng = np.random.default_rng()
+
+    def __len__(self) -> int:
+        return 10
+
+    def __getitem__(self, index: int) -> Any:
+        chosen = self.order[index * 16 : (index + 1) * 16]
+        noise = np.random.normal(size=(len(chosen), 6)) + self.rng.normal(size=(len(chosen), 6))
+        return x[chosen] + noise.astype("float32") * 0.1, y[chosen]
+
+    def on_epoch_end(self) -> None:
+        np.random.shuffle(self.order)
+
+
+def endless() -> Any:
+    own = np.random.default_rng(3)
+    while True:
+        chosen = own.integers(0, len(x), 16)
+        yield x[chosen] + np.random.normal(size=(16, 6)).astype("float32") * 0.1, y[chosen]
+
+
+data: dict[str, Any] = {
+    "arrays": lambda: {"x": x, "y": y, "batch_size": 16},
+    "processes": lambda: {"x": Augmented()},
+    "generator": lambda: {"x": endless(), "steps_per_epoch": 10},
+}[args.data]()
 policy = xptrain.every(epochs=1) if args.policy == "epochs" else xptrain.every(steps=3)
 
 with xptrain.run("laws", key=args.key, seed=7, checkpoint=(policy, xptrain.keep(2))) as RUN:
@@ -111,9 +146,7 @@ with xptrain.run("laws", key=args.key, seed=7, checkpoint=(policy, xptrain.keep(
     model.compile(keras.optimizers.Adam(0.02), "mse", metrics=["mae"])
     history = RUN.fit(
         model,
-        x,
-        y,
-        batch_size=16,
+        **data,
         epochs=args.epochs,
         verbose=0,
         validation_data=(x[:40], y[:40]),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from xptrain.data.arrays import ArraySource, Shuffle
+from xptrain.data.passes import Passes
 from xptrain.errors import UsageError
 
 
@@ -57,6 +59,7 @@ def array_source(
     class_weight: dict[int, float] | None = None,
     seed: int = 0,
     first_epoch: int = 0,
+    restarts: bool = False,
 ) -> ArraySource:
     """Return a source over arrays, converted and checked as Keras does it."""
     import keras
@@ -80,7 +83,8 @@ def array_source(
     is_flat = isinstance(sliceables, tuple) and not any(map(keras.tree.is_nested, sliceables))
     take = take_flat if is_flat else take
     size = adapter._num_samples
-    return ArraySource(take, size, adapter.batch_size, shuffle, seed, steps_per_epoch, first_epoch)
+    passes = Passes(math.ceil(size / adapter.batch_size), steps_per_epoch, first_epoch, restarts)
+    return ArraySource(take, size, adapter.batch_size, shuffle, seed, passes)
 
 
 def placer() -> Callable[[Any], Any]:

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from types import GeneratorType
 from typing import Any
 
+from xptrain.data.indexed import IndexedSource
+from xptrain.data.passes import Passes
 from xptrain.data.source import Source
+from xptrain.data.stateful import Stateful
+from xptrain.data.streams import FactorySource, GeneratorSource, StatefulSource
 from xptrain.training.keras_backend import arrays
+from xptrain.training.keras_backend.batches import Batches, digest_batch, is_indexed
 from xptrain.training.keras_backend.checks import capped
 
 
@@ -23,11 +29,13 @@ def source_of(
     class_weight: dict[int, float] | None = None,
     seed: int = 0,
     first_epoch: int = 0,
+    role: str = "train",
 ) -> Source:
     """Return the source for what was given to `fit`, `evaluate` or `predict`.
 
     Args:
-        x: Arrays, or a dataset that yields batches.
+        x: Arrays, a `PyDataset`, a generator, a function `f(epoch, batch)` that returns one, an iterator with
+            `get_state` and `set_state`, or another dataset that Keras takes.
         y: Targets, for arrays.
         sample_weight: Weights, for arrays.
         batch_size: Samples per step, for arrays.
@@ -36,8 +44,9 @@ def source_of(
             a whole one; where the data end a chunk is short.
         shuffle: As in `fit`.
         class_weight: Weight by class index.
-        seed: Seed of the order of arrays.
+        seed: Seed of the order, and of random numbers that loading draws.
         first_epoch: The epoch in which the first pass begins.
+        role: "train" or "validation"; each pass of validation begins at the first batch.
 
     Raises:
         ValueError: From Keras, if the data are of no kind that it takes.
@@ -45,6 +54,7 @@ def source_of(
     steps = capped("max_steps_per_epoch", steps)
     if steps is not None:
         steps = math.ceil(steps / steps_per_execution) * steps_per_execution
+    restarts = role != "train"
     if arrays.are_arrays((x, y, sample_weight)):
         return arrays.array_source(
             *(x, y, sample_weight),
@@ -54,10 +64,56 @@ def source_of(
             class_weight=class_weight,
             seed=seed,
             first_epoch=first_epoch,
+            restarts=restarts,
         )
+    batches = Batches(class_weight)
+    if is_indexed(x):
+        _check_alone("PyDataset", y, sample_weight)
+        length = x.num_batches
+        return IndexedSource(
+            x,
+            batches.convert,
+            Passes(length, steps, first_epoch, restarts),
+            length,
+            shuffle=bool(shuffle),
+            seed=seed,
+            first_epoch=first_epoch,
+            role=role,
+        )
+    if isinstance(x, GeneratorType):
+        _check_alone("generator", y, sample_weight, class_weight)
+        return GeneratorSource(x, batches.convert_tuple, digest_batch, steps=steps, seed=seed, role=role)
+    if isinstance(x, Stateful) and hasattr(x, "__iter__"):
+        _check_alone("Stateful iterator", y, sample_weight)
+        return StatefulSource(x, batches.convert, steps=steps, seed=seed, role=role)
+    if callable(x) and not hasattr(x, "__iter__") and not hasattr(x, "__getitem__"):
+        _check_alone("function", y, sample_weight)
+        return FactorySource(x, batches.convert, steps=steps, seed=seed, role=role, first_epoch=first_epoch)
+    return _of_keras(x, y, sample_weight, batch_size, steps, shuffle, class_weight)
+
+
+def _check_alone(kind: str, y: Any, sample_weight: Any, class_weight: Any = None) -> None:
+    from keras.src.trainers import data_adapters
+
+    for value, name, what in (
+        (y, "y", "the targets"),
+        (sample_weight, "sample_weights", "the sample weights"),
+    ):
+        if value is not None:
+            data_adapters.raise_unsupported_arg(name, what, kind)
+    if class_weight is not None:
+        raise ValueError(
+            f"Argument `class_weight` is not supported for Python {kind} inputs. "
+            f"Received: class_weight={class_weight}"
+        )
+
+
+def _of_keras(
+    x: Any, y: Any, sample_weight: Any, batch_size: int | None, steps: int | None, shuffle: Any, weights: Any
+) -> StreamSource:
     from keras.src.trainers.epoch_iterator import EpochIterator
 
-    class Batches(EpochIterator):  # type: ignore[misc]
+    class KerasBatches(EpochIterator):  # type: ignore[misc]
         """As Keras's own for JAX, without what puts batches on devices: the loop does that."""
 
         def _get_iterator(self) -> Any:
@@ -66,10 +122,10 @@ def source_of(
         def __next__(self) -> Any:
             return next(self._epoch_iterator)
 
-    return StreamSource(Batches(x, y, sample_weight, batch_size, steps, shuffle, class_weight), type(x))
+    return StreamSource(KerasBatches(x, y, sample_weight, batch_size, steps, shuffle, weights), type(x))
 
 
-class StreamSource:
+class StreamSource(Source):
     """Batches that come in an order of their own: from a dataset, a loader or a generator.
 
     Args:

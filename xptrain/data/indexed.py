@@ -1,0 +1,147 @@
+"""A dataset whose batches have numbers (`keras.utils.PyDataset`), as a source of batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import count
+from typing import Any
+
+from xptrain.data import draws
+from xptrain.data.draws import Held
+from xptrain.data.order import permutation
+from xptrain.data.passes import Passes
+from xptrain.data.source import Source
+from xptrain.data.workers import Item, Loader
+
+
+class IndexedSource(Source):
+    """Batches by number; their order and random numbers follow from (seed, fit, epoch, batch).
+
+    The dataset's own `on_epoch_begin` and `on_epoch_end` are called in the order of a run that is never
+    stopped, each with random numbers of its own; a resumed run calls those of the epochs before again. No
+    item is read before the `on_epoch_begin` of its epoch has returned.
+
+    Args:
+        dataset: Has `__getitem__`; `on_epoch_begin`, `on_epoch_end` and the settings of workers if it likes.
+        convert: Turns an item into what the train step gets; the result shares no memory with the item.
+        passes: Which batches an epoch has.
+        length: Batches in one pass; None for no end.
+        shuffle: Whether to permute the batches in each pass.
+        seed: The run's seed.
+        first_epoch: The epoch in which the fit begins.
+        role: "train" or "validation": each has random numbers of its own.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        convert: Callable[[Any], Any],
+        passes: Passes,
+        length: int | None,
+        *,
+        shuffle: bool,
+        seed: int,
+        first_epoch: int = 0,
+        role: str = "train",
+    ) -> None:
+        self._dataset = dataset
+        self._convert = convert
+        self._passes = passes
+        self._length = length
+        self._shuffle = bool(shuffle) and length is not None
+        self._seed = seed
+        self._first_epoch = first_epoch
+        self._role = role
+        self._loader = Loader(dataset)
+        self._held = Held(dataset)
+        self._fit = 0
+        self._calls = 0
+        self._first: Any = None
+
+    @property
+    def num_batches(self) -> int | None:
+        """Batches in one epoch, at most."""
+        return self._passes.num_batches
+
+    @property
+    def uncaptured(self) -> list[str]:
+        """What was seen to decide the batches and is in no checkpoint."""
+        return list(self._loader.seen)
+
+    def begin(self, fit: int) -> None:
+        """Begin a fit: its number is part of every order."""
+        self._fit = fit
+
+    def first(self) -> Any:
+        """Return the first batch of the fit, to build the model with."""
+        if self._first is None:
+            self._call_hooks(max(1, self._calls))
+            names = (self._seed, self._fit, self._role, self._first_epoch, 0)
+            index = next(iter(self._indices(self._fit, self._first_epoch, 0)))
+            with draws.drawing(names):
+                self._held.seed(names)
+                self._first = self._convert(self._dataset[index])
+        return self._first
+
+    def batches_in(self, epoch: int) -> int | None:
+        """Return how many batches an epoch has."""
+        return self._passes.batches_in(epoch)
+
+    def epoch(self, fit: int, epoch: int, start: int = 0) -> Iterator[Any]:
+        """Yield the batches of an epoch from number `start` on; those before it are not loaded."""
+        self._fit = fit
+        calls = 2 * (epoch - self._first_epoch)
+        self._call_hooks(calls + 1)
+        for item in self._loader.load(self._items(fit, epoch, start)):
+            yield self._convert(item)
+        self._call_hooks(calls + 2)
+
+    def describe(self) -> dict[str, Any]:
+        """Return what decides the batches, as JSON data."""
+        kind = type(self._dataset)
+        return {
+            "kind": f"{kind.__module__}.{kind.__qualname__}",
+            "length": self._length,
+            "shuffle": self._shuffle,
+            "num_batches": self.num_batches,
+        }
+
+    def get_state(self) -> dict[str, int]:
+        """Return how many of the dataset's epoch hooks were called."""
+        return {"calls": self._calls}
+
+    def set_state(self, state: Any) -> None:
+        """Call the dataset's epoch hooks up to where they were."""
+        self._call_hooks(int(state["calls"]))
+
+    def _call_hooks(self, until: int) -> None:
+        while self._calls < until:
+            epoch, is_end = divmod(self._calls, 2)
+            hook = "on_epoch_end" if is_end else "on_epoch_begin"
+            names = (self._seed, self._fit, self._role, hook, epoch)
+            with draws.drawing(names):
+                self._held.seed(names)
+                getattr(self._dataset, hook, _nothing)()
+            self._calls += 1
+
+    def _items(self, fit: int, epoch: int, start: int) -> Iterator[Item]:
+        for batch, index in enumerate(self._indices(fit, epoch, start), start):
+            yield index, (self._seed, fit, self._role, epoch, batch)
+
+    def _indices(self, fit: int, epoch: int, start: int) -> Iterator[int]:
+        number, offset = self._passes.place(epoch)
+        size = self.batches_in(epoch)
+        if size is None:
+            yield from count(offset + start)
+            return
+        positions = range(offset + start, offset + size)
+        if not self._shuffle:
+            yield from positions
+            return
+        assert self._length is not None
+        order = permutation(self._length, self._seed, fit, number)
+        yield from (int(order[position]) for position in positions)
+
+
+def _nothing() -> None:
+    """Stand in for a hook that a dataset does not have."""

@@ -1,0 +1,337 @@
+"""Batches that only come one after another: generators, factories of them, and iterators with a state."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from itertools import count
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from xptrain.data import draws
+from xptrain.data.source import Source
+from xptrain.errors import InexactError, UsageError
+
+# How many batches of each generator were drawn in this process: they cannot be drawn again.
+_drawn: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+
+Convert = Callable[[Any], Any]
+Digest = Callable[[Any], str]
+
+
+class GeneratorSource(Source):
+    """Batches of one Python generator, which goes on over the epochs.
+
+    A resumed run draws the batches before the checkpoint again and drops them; each is drawn with global
+    random numbers of its own, so that it comes out the same. The last of them is compared with the batch
+    that was trained.
+
+    Args:
+        generator: The generator.
+        convert: Turns a batch into what the train step gets; the result shares no memory with the batch.
+        digest: Returns the digest of a converted batch.
+        steps: Batches in an epoch; None for all that come.
+        seed: The run's seed.
+        role: "train" or "validation".
+    """
+
+    def __init__(
+        self, generator: Any, convert: Convert, digest: Digest, *, steps: int | None, seed: int, role: str
+    ) -> None:
+        self._generator = generator
+        self._convert = convert
+        self._digest = digest
+        self._steps = steps
+        self._names = (seed, role, "generator")
+        self._first: Any = None
+        self._ahead: list[Any] = []
+        self._last: Any = None
+        self._taken = _drawn.get(generator, 0)
+        self._length: int | None = None
+        self._is_over = False
+
+    @property
+    def num_batches(self) -> int | None:
+        """Batches in one epoch, or None when that is not known before its end."""
+        return self._steps or self._length
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the generator has ended: it cannot begin again."""
+        return self._is_over
+
+    def first(self) -> Any:
+        """Return the first batch that was drawn; it is trained in its turn."""
+        if self._first is None:
+            self._ahead.append(self._draw())
+        return self._first
+
+    def batches_in(self, epoch: int) -> int | None:
+        """Return how many batches an epoch has, as far as that is known."""
+        return self._steps
+
+    def epoch(self, fit: int, epoch: int, start: int = 0) -> Iterator[Any]:
+        """Yield the batches that come next, as many as are left of the epoch."""
+        number = start
+        while self._steps is None or number < self._steps:
+            try:
+                batch = self._ahead.pop() if self._ahead else self._draw()
+            except StopIteration:
+                break
+            number += 1
+            self._taken += 1
+            self._last = batch
+            yield batch
+        else:
+            return
+        self._is_over = True
+        if number == 0:
+            raise UsageError(
+                f"the generator has no batch for epoch {epoch + 1}",
+                expected="batches for all epochs, since a generator cannot begin again",
+                found=f"its end, after {self._taken} batches",
+                remedy="give an endless generator and steps_per_epoch=, a function f(epoch, batch) that "
+                "returns a generator, or a keras.utils.PyDataset",
+            )
+        self._length = number
+        if self._steps is not None:
+            warnings.warn(
+                f"the generator ended after {number} of {self._steps} batches of epoch {epoch + 1}",
+                stacklevel=2,
+            )
+
+    def describe(self) -> dict[str, Any]:
+        """Return what is known of the batches, as JSON data."""
+        return {"kind": "generator", "num_batches": self._steps}
+
+    def get_state(self) -> dict[str, Any]:
+        """Return how many batches were used, and the digest of the last one."""
+        return {"taken": self._taken, "last": None if self._last is None else self._digest(self._last)}
+
+    def set_state(self, state: Any) -> None:
+        """Draw the batches before a checkpoint again.
+
+        Raises:
+            UsageError: The generator has gone further already.
+            InexactError: It yields other batches than before.
+        """
+        wanted = int(state["taken"])
+        # What was drawn to look at was not used yet.
+        drawn, self._ahead = self._ahead, []
+        if self._taken > wanted:
+            raise UsageError(
+                "the generator has gone further than the checkpoint, and cannot go back",
+                expected=f"{wanted} batches drawn",
+                found=f"{self._taken} batches drawn in this process",
+                remedy="give a new generator, or a function f(epoch, batch) that returns one",
+            )
+        while self._taken < wanted:
+            try:
+                self._last = drawn.pop() if drawn else self._draw()
+            except StopIteration:
+                raise _other(f"its end after {self._taken} batches", f"{wanted} batches") from None
+            self._taken += 1
+        self._ahead = drawn
+        if self._last is not None and state["last"] is not None:
+            found = self._digest(self._last)
+            if found != state["last"]:
+                raise _other(f"digest {found[:16]} of batch {wanted}", f"digest {state['last'][:16]}")
+
+    def _draw(self) -> Any:
+        number = _drawn.get(self._generator, 0)
+        with draws.drawing((*self._names, number)):
+            batch = self._convert(next(self._generator))
+        _drawn[self._generator] = number + 1
+        if self._first is None:
+            self._first = batch
+        return batch
+
+
+class FactorySource(Source):
+    """Batches of generators that a function `f(epoch, batch)` makes; each begins at that place.
+
+    Args:
+        factory: Returns an iterator over the batches of an epoch, from a batch on.
+        convert: As for `GeneratorSource`.
+        steps: Batches in an epoch; None for all that an iterator yields.
+        seed: The run's seed.
+        role: "train" or "validation".
+        first_epoch: The epoch in which the fit begins.
+    """
+
+    def __init__(
+        self,
+        factory: Callable[[int, int], Any],
+        convert: Convert,
+        *,
+        steps: int | None,
+        seed: int,
+        role: str,
+        first_epoch: int = 0,
+    ) -> None:
+        self._factory = factory
+        self._convert = convert
+        self._steps = steps
+        self._seed = seed
+        self._role = role
+        self._first_epoch = first_epoch
+        self._fit = 0
+        self._first: Any = None
+        self._length: int | None = None
+
+    @property
+    def num_batches(self) -> int | None:
+        """Batches in one epoch, or None when that is not known before its end."""
+        return self._steps or self._length
+
+    def begin(self, fit: int) -> None:
+        """Begin a fit: its number is part of what is drawn."""
+        self._fit = fit
+
+    def first(self) -> Any:
+        """Return the first batch of the fit."""
+        if self._first is None:
+            for batch in self._batches(self._first_epoch, 0):
+                self._first = batch
+                break
+        return self._first
+
+    def batches_in(self, epoch: int) -> int | None:
+        """Return how many batches an epoch has, as far as that is known."""
+        return self._steps
+
+    def epoch(self, fit: int, epoch: int, start: int = 0) -> Iterator[Any]:
+        """Yield the batches of an epoch from number `start` on."""
+        self._fit = fit
+        number = start
+        for batch in self._batches(epoch, start):
+            yield batch
+            number += 1
+            if number == self._steps:
+                return
+        self._length = number
+
+    def describe(self) -> dict[str, Any]:
+        """Return what is known of the batches, as JSON data."""
+        return {"kind": "function of (epoch, batch)", "num_batches": self._steps}
+
+    def _batches(self, epoch: int, start: int) -> Iterator[Any]:
+        head = (self._seed, self._fit, self._role, epoch)
+        with draws.drawing((*head, "factory")):
+            iterator = iter(self._factory(epoch, start))
+        for number in count(start):
+            with draws.drawing((*head, number)):
+                try:
+                    batch = self._convert(next(iterator))
+                except StopIteration:
+                    return
+            yield batch
+
+
+class StatefulSource(Source):
+    """Batches of an iterator that can say where it is (`get_state`, `set_state`), or of what makes one.
+
+    Args:
+        data: An iterator with a state, or an iterable whose iterators have one.
+        convert: As for `GeneratorSource`.
+        steps: Batches in an epoch; None for all that an iterator yields.
+        seed: The run's seed.
+        role: "train" or "validation".
+    """
+
+    def __init__(self, data: Any, convert: Convert, *, steps: int | None, seed: int, role: str) -> None:
+        self._data = data
+        self._convert = convert
+        self._steps = steps
+        self._names = (seed, role, "iterator")
+        self._iterator: Any = None
+        self._taken = 0
+        self._first: Any = None
+        self._ahead: list[Any] = []
+        self._before: Any = None
+        self._length: int | None = None
+
+    @property
+    def num_batches(self) -> int | None:
+        """Batches in one epoch, or None when that is not known before its end."""
+        return self._steps or self._length
+
+    def first(self) -> Any:
+        """Return the first batch that was drawn; it is trained in its turn."""
+        if self._first is None:
+            # A checkpoint made before it is trained must not count it as used.
+            self._before = self._where()
+            self._ahead.append(self._draw())
+        return self._first
+
+    def batches_in(self, epoch: int) -> int | None:
+        """Return how many batches an epoch has, as far as that is known."""
+        return self._steps
+
+    def epoch(self, fit: int, epoch: int, start: int = 0) -> Iterator[Any]:
+        """Yield the batches that come next, as many as are left of the epoch."""
+        number, began_anew = start, self._iterator is None
+        while self._steps is None or number < self._steps:
+            try:
+                batch = self._ahead.pop() if self._ahead else self._draw()
+            except StopIteration:
+                self._iterator = None
+                if self._steps is None or began_anew:
+                    break
+                # As Keras does with a dataset: the next pass begins within the epoch that needs it.
+                began_anew = True
+                continue
+            began_anew = False
+            number += 1
+            self._taken += 1
+            self._before = None
+            yield batch
+        if self._steps is None:
+            self._length = number
+            self._iterator = None
+
+    def describe(self) -> dict[str, Any]:
+        """Return what is known of the batches, as JSON data."""
+        kind = type(self._data)
+        return {"kind": f"{kind.__module__}.{kind.__qualname__}", "num_batches": self._steps}
+
+    def get_state(self) -> dict[str, Any]:
+        """Return where the iterator is."""
+        return {"taken": self._taken, **(self._before or self._where())}
+
+    def set_state(self, state: Any) -> None:
+        """Put the iterator where it was."""
+        self._taken = int(state["taken"])
+        self._ahead, self._before = [], None
+        if not state["open"] and state["state"] is None:
+            self._iterator = None
+            return
+        iterator = iter(self._data)
+        (iterator if hasattr(iterator, "set_state") else self._data).set_state(state["state"])
+        self._iterator = iterator if state["open"] else None
+
+    def _where(self) -> dict[str, Any]:
+        if self._iterator is None:
+            has_own = hasattr(self._data, "get_state")
+            return {"open": False, "state": self._data.get_state() if has_own else None}
+        holder = self._iterator if hasattr(self._iterator, "get_state") else self._data
+        return {"open": True, "state": holder.get_state()}
+
+    def _draw(self) -> Any:
+        with draws.drawing((*self._names, self._taken + len(self._ahead))):
+            if self._iterator is None:
+                self._iterator = iter(self._data)
+            batch = self._convert(next(self._iterator))
+        if self._first is None:
+            self._first = batch
+        return batch
+
+
+def _other(found: str, expected: str) -> InexactError:
+    return InexactError(
+        "the generator yields other batches than before the stop",
+        expected=expected,
+        found=found,
+        remedy="make it depend on nothing but its arguments and random numbers, or give a function "
+        "f(epoch, batch) that returns one",
+    )
