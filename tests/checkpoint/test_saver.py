@@ -97,20 +97,21 @@ def test_the_data_is_durable_before_the_commit_and_nothing_else_is_in_sight(stor
     saver.close()
 
 
-def test_submit_waits_for_nobody_until_two_are_under_way(
+def test_submit_waits_for_nobody_and_make_room_for_the_save_in_flight(
     store: Store, kit: Any, held: threading.Event
 ) -> None:
     saver = Saver(store, KEEP_ALL, 1)
     saver.submit(kit.snapshot(10))
-    saver.submit(kit.snapshot(20))
-    third = threading.Thread(target=saver.submit, args=(kit.snapshot(30),))
-    third.start()
-    third.join(0.2)
-    assert third.is_alive() and store.folder.steps() == []
+    waiting = threading.Thread(target=saver.make_room)
+    waiting.start()
+    waiting.join(0.2)
+    assert waiting.is_alive() and store.folder.steps() == []
     held.set()
-    third.join(60)
+    waiting.join(60)
+    assert not waiting.is_alive() and store.folder.steps() == [10]
+    saver.submit(kit.snapshot(20))
     saver.close()
-    assert store.folder.steps() == [10, 20, 30]
+    assert store.folder.steps() == [10, 20]
 
 
 def test_what_is_under_way_when_the_saver_closes_is_saved(

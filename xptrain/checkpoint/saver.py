@@ -7,11 +7,11 @@ retention. Whatever names a checkpoint comes after the checkpoint.
 
 from __future__ import annotations
 
-import threading
 import time
 import warnings
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import wait as wait_for
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -27,7 +27,10 @@ if TYPE_CHECKING:
 
 
 class Saver:
-    """Saves snapshots in the background, one at a time; at most one more waits.
+    """Saves snapshots in the background, one at a time.
+
+    Whoever takes snapshots calls `make_room` first, so that there is never more than one: the state itself
+    and one copy of it are all that training holds.
 
     Args:
         store: Where to.
@@ -68,7 +71,6 @@ class Saver:
         self._failure: XptrainError | None = None
         self._unknown: set[str] = set()
         self._pending: list[Future[None]] = []
-        self._room = threading.Semaphore(2)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="xptrain-saver")
 
     @property
@@ -81,7 +83,7 @@ class Saver:
         return self._timer() - self._last_save
 
     def submit(self, snapshot: Snapshot) -> None:
-        """Hand a snapshot over; returns at once unless one save is running and one more is waiting.
+        """Hand a snapshot over; returns at once.
 
         Args:
             snapshot: Its arrays must be donated to no step, nor written to.
@@ -94,9 +96,13 @@ class Saver:
         self._warn_of_unknown_metrics(snapshot)
         created_ms = int(self._clock() * 1000)
         self._last_save = self._timer()
-        self._room.acquire()
         self._pending = [future for future in self._pending if not future.done()]
         self._pending.append(self._thread.submit(self._run, snapshot, created_ms))
+
+    def make_room(self) -> None:
+        """Wait until nothing is being saved, also when that fails; for before the next snapshot is taken."""
+        wait_for(self._pending)
+        self._pending = []
 
     def wait(self) -> None:
         """Wait until everything submitted is saved.
@@ -108,6 +114,14 @@ class Saver:
         for future in self._pending:
             future.result()
         self._raise_failure()
+
+    def wait_at_most(self, seconds: float) -> None:
+        """Wait until everything submitted is saved, or failed, or the time is over.
+
+        Args:
+            seconds: The longest wait.
+        """
+        wait_for(self._pending, timeout=seconds)
 
     def close(self) -> None:
         """Wait for the last save and end the thread; raises as `wait` does."""
@@ -123,8 +137,6 @@ class Saver:
             failure = write_error(snapshot.step, self.store.folder.path, error)
             failure.__cause__ = error
             self._failure = self._failure or failure
-        finally:
-            self._room.release()
 
     def _save(self, snapshot: Snapshot, created_ms: int) -> None:
         step = snapshot.step
