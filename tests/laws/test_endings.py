@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.laws.processes import PATIENCE_S, Lab
+from tests.laws.processes import PATIENCE_S, Lab, final_state
+from xptrain.checkpoint.folder import Folder
 
 SCRIPT = Path(__file__).parent / "scripts" / "ending.py"
 # How it ends → (exit code, status, part of the reason)
@@ -20,10 +21,15 @@ ENDINGS = {
     "exit3": (3, "FAILED", "exit code 3"),
     "os-exit": (9, "KILLED", ""),
     "sigint": (-signal.SIGINT, "KILLED", "interrupted"),
-    "sigterm": (-signal.SIGTERM, "KILLED", ""),
-    "sigterm-compile": (-signal.SIGTERM, "KILLED", ""),
-    "sigterm-validation": (-signal.SIGTERM, "KILLED", ""),
-    "sigterm-workers": (-signal.SIGTERM, "KILLED", ""),
+    "sigint-twice": (-signal.SIGINT, "KILLED", "interrupted"),
+    "sigterm": (143, "KILLED", "SIGTERM: stopped after step 10, saved"),
+    "sigterm-compile": (143, "KILLED", "SIGTERM: still compiling or busy after 2 s"),
+    "sigterm-validation": (143, "KILLED", "SIGTERM: stopped after step 5, saved"),
+    "sigterm-workers": (143, "KILLED", "SIGTERM: stopped after step 10, saved"),
+    "sigterm-thread": (143, "KILLED", "SIGTERM: stopped after step 7, saved"),
+    "sigusr1": (128 + signal.SIGUSR1, "KILLED", "SIGUSR1: stopped after step 7, saved"),
+    "worker-told": (0, "FINISHED", ""),
+    "own-handler": (0, "FINISHED", ""),
     "folder-gone": (6, "FAILED", "checkpoint"),
 }
 
@@ -61,7 +67,12 @@ def test_status_is_true_cases_24_30(lab: Lab, how: str) -> None:
     process = start(lab, how, how)
     if how.startswith("sig"):
         wait_for(lab.home / f"{how}.ready", process)
-        process.send_signal(signal.SIGINT if how == "sigint" else signal.SIGTERM)
+        sent = {"sigint": signal.SIGINT, "sigusr1": signal.SIGUSR1}.get(how.partition("-")[0], signal.SIGTERM)
+        process.send_signal(sent)
+        began = time.monotonic()
+        if how == "sigint-twice":
+            wait_for(lab.home / f"{how}.told", process)
+            process.send_signal(sent)
     if how == "sigterm-workers":
         # The worker keeps the pipes open: only the trainer itself is waited for.
         process.wait(PATIENCE_S)
@@ -69,11 +80,48 @@ def test_status_is_true_cases_24_30(lab: Lab, how: str) -> None:
     else:
         errors = process.communicate(timeout=PATIENCE_S)[1]
     assert process.returncode == code, errors
+    if how == "sigterm-compile":
+        assert time.monotonic() - began < 3.5
+    if how == "own-handler":
+        assert errors.count("your own handler of SIGTERM stays") == 1
+    if "stopped after" in reason and errors:
+        assert f"saved; `xptrain resume {how}` goes on" in errors
+    if how == "sigint-twice":
+        assert Folder(lab.folder(how).info.checkpoint_dir).steps() == [5]
     lab.wait_for_status(how, status)
     assert reason in lab.tags(how).get("xptrain.reason", "")
     if code == 6:
         assert "Traceback" not in errors
         assert "remedy" in errors
+
+
+@pytest.mark.timeout(600)
+def test_told_to_stop_again_and_again_ends_with_the_same_bits(lab: Lab) -> None:
+    # What stops the attempt → (exit code, the step after which it stops)
+    stops = [
+        ({"phase": "batch", "nth": 3, "signal": "SIGTERM"}, 143, 3),
+        # After the last batch of an epoch: its validation is left to the next attempt.
+        ({"phase": "batch", "nth": 7, "signal": "SIGUSR1"}, 128 + signal.SIGUSR1, 10),
+        # In validation: the epoch is ended first.
+        ({"phase": "validation", "nth": 2, "signal": "SIGTERM"}, 143, 10),
+        ({"phase": "batch", "nth": 5, "signal": "SIGINT"}, -signal.SIGINT, 15),
+    ]
+    straight = lab.train("straight", "--epochs", "3")
+    assert straight.returncode == 0, straight.stderr
+    for number, (die, code, step) in enumerate(stops):
+        process = lab.train("told", "--epochs", "3", die=die, resume=number > 0)
+        assert process.returncode == code, process.stderr
+        assert max(Folder(lab.folder("told").info.checkpoint_dir).steps()) == step
+        lab.wait_for_status("told", "KILLED")
+    last = lab.train("told", "--epochs", "3", resume=True)
+    assert last.returncode == 0, last.stderr
+    steps = lab.steps("told")
+    assert [step for attempt in sorted(steps) for step in steps[attempt]] == list(range(1, 31))
+    assert final_state(lab.folder("told")) == final_state(lab.folder("straight"))
+    assert lab.result("told") == lab.result("straight")
+    lab.wait_for_status("told", "FINISHED")
+    lab.wait_for_status("straight", "FINISHED")
+    assert lab.points("told") == lab.points("straight")
 
 
 @pytest.mark.timeout(600)

@@ -346,6 +346,13 @@ def test_use_before_start_and_after_the_end_says_what_to_do(runs: Runs) -> None:
         ({"experiment": "x", "exactness": "mostly"}, errors.UsageError),
         ({"experiment": "x", "allow": "everything"}, errors.UsageError),
         ({"experiment": "x", "checkpoint": 3}, errors.UsageError),
+        ({"experiment": "x", "preempt_on": ("SIGKILL",)}, errors.UsageError),
+        ({"experiment": "x", "preempt_on": (15,)}, errors.UsageError),
+        ({"experiment": "x", "preempt_on": 15}, errors.UsageError),
+        ({"experiment": "x", "grace_s": 0}, errors.UsageError),
+        ({"experiment": "x", "grace_s": True}, errors.UsageError),
+        ({"experiment": "x", "grace_s": math.nan}, errors.UsageError),
+        ({"experiment": "x", "grace_s": "25"}, errors.UsageError),
     ],
 )
 def test_bad_arguments_are_one_clear_error(arguments: dict[str, Any], error: type[Exception]) -> None:

@@ -1,7 +1,8 @@
-"""Devices and JAX settings. Everything here starts the JAX backend: call it at the first fit, not before."""
+"""Devices and JAX settings. What captures starts the JAX backend: call it at the first fit, not before."""
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from enum import Enum
 from typing import Any, Final
@@ -35,6 +36,25 @@ _SETTINGS: Final = (
     "jax_enable_pgle",
     "eager_constant_folding",
 )
+
+
+def backend_started() -> bool:
+    """Tell whether JAX has started its backend, without starting it.
+
+    Returns:
+        False also when JAX was not imported yet.
+    """
+    jax = sys.modules.get("jax")
+    if jax is None:
+        return False
+    # JAX refuses to change this setting once its backend runs: the public way to learn of it.
+    count = jax.config.jax_num_cpu_devices
+    try:
+        jax.config.update("jax_num_cpu_devices", 2 if count == 1 else 1)
+    except RuntimeError:
+        return True
+    jax.config.update("jax_num_cpu_devices", count)
+    return False
 
 
 def capture_devices() -> dict[str, Any]:

@@ -27,8 +27,11 @@ def run(
     checkpoint: Any = _CHECKPOINT,
     tags: Mapping[str, Any] | None = None,
     description: str | None = None,
+    deterministic: bool = False,
     tracking_uri: str | None = None,
     checkpoint_dir: str | os.PathLike[str] | None = None,
+    preempt_on: str | Iterable[str] = ("SIGTERM", "SIGUSR1"),
+    grace_s: float = 25.0,
 ) -> Run:
     """Describe an experiment run; `with` (or `.start()`) opens it.
 
@@ -47,8 +50,13 @@ def run(
         checkpoint: When to save and what to keep: `every(...)`, `keep(...)`, `best(...)`.
         tags: MLflow tags.
         description: Text on the run's page.
+        deterministic: True sets XLA's flags for deterministic GPU kernels as the run starts, which must be
+            before JAX does: before any model or array is made. Other devices ignore them.
         tracking_uri: MLflow tracking URI; `MLFLOW_TRACKING_URI`, else a SQLite store in the home of all runs.
         checkpoint_dir: Folder for checkpoints; the run's own folder when None.
+        preempt_on: Signals at which a fit finishes its step, saves, and ends the process with 128 plus the
+            signal's number. Ctrl-C does the same, with KeyboardInterrupt. A handler of your own stays.
+        grace_s: Seconds from such a signal to the end of the process, also when a compile takes longer.
 
     Returns:
         A `Run`, a context manager.
@@ -79,5 +87,8 @@ def run(
             description=description,
             tracking_uri=tracking_uri,
             checkpoint_dir=checkpoint_dir,
+            preempt_on=preempt_on,
+            grace_s=grace_s,
+            deterministic=deterministic,
         )
     )

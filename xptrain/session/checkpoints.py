@@ -138,6 +138,16 @@ class Checkpoints:
             return
         self._saver.submit(snapshot)
 
+    def make_room(self) -> None:
+        """Wait for a save in flight, so that its snapshot is gone before the next is taken."""
+        if self._made is not None:
+            self._made.make_room()
+
+    def wait(self, seconds: float) -> None:
+        """Wait for the saves, but not longer than so many seconds."""
+        if self._made is not None:
+            self._made.wait_at_most(seconds)
+
     def close(self) -> XptrainError | None:
         """Wait for the saves; returns what one failed with."""
         failure: XptrainError | None = None

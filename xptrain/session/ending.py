@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 from xptrain.errors import TrackerError, XptrainError
 from xptrain.secrets.redact import redact_text
+from xptrain.session.preemption import Preempted
 from xptrain.tracking import artifacts
 
 if TYPE_CHECKING:
     from xptrain.session.life import Life
+
+_SAVED = ", saved"
 
 
 def outcome(error: BaseException | None) -> tuple[str, str | None]:
@@ -18,6 +22,8 @@ def outcome(error: BaseException | None) -> tuple[str, str | None]:
         return "FINISHED", None
     if isinstance(error, KeyboardInterrupt):
         return "KILLED", "interrupted (Ctrl-C)"
+    if isinstance(error, Preempted):
+        return "KILLED", error.reason
     if isinstance(error, SystemExit):
         return "FAILED", f"exit code {error.code}"
     text = str(error).splitlines()[0] if str(error) else ""
@@ -48,6 +54,12 @@ def tell_the_end(
         ledger = run.checkpoints.folder / "ledger.jsonl"
         if ledger.is_file():
             run.writer.append("artifact", **artifacts.keep_file(run.folder, ledger))
+        used = run.compile_cache.used()
+        if used is not None:
+            told = f"{used['hits']} loaded, {used['misses']} compiled"
+            run.writer.append("tags", values={"xptrain.compile_cache": told})
+            folder = "" if run.attempt == 1 else f"attempt-{run.attempt}"
+            run.keep_text(json.dumps(used, indent=2) + "\n", "compile_cache.json", folder)
         run.writer.flush()
         if run.writer.divergences and run.grade:
             count = f"{run.writer.divergences} points came out differently"
@@ -57,6 +69,8 @@ def tell_the_end(
         failure = failure or error
     if failure is not None and status == "FINISHED":
         status, reason = "FAILED", failure.what
+    elif failure is not None and reason and reason.endswith(_SAVED):
+        reason = f"{reason.removesuffix(_SAVED)}, not saved: {failure.what}"
     run.status = status
     try:
         run.writer.append("status", status=status, reason=reason)

@@ -61,6 +61,9 @@ class RunObserver:
     def begin(self, plan: Plan, model: Any, records: Sequence[VariableRecord]) -> Start:
         """Find the checkpoint, capture what must be equal, and say where the fit goes on."""
         run = self._run
+        run.check_open()
+        # From here on a signal waits for the next step boundary.
+        run.preemption.enter(self)
         self._fit = run.next_fit()
         self._model = model
         self._began, self._step_before = False, run.step
@@ -177,10 +180,20 @@ class RunObserver:
 
     def stopped(self) -> None:
         """Let the script's own records count again; a fit that never began has not been."""
+        self._run.preemption.leave(self)
         self._run.is_repeating = False
         if not self._began and self._run.step == self._step_before:
             self._run.give_back(self._fit, self._loaded)
         self._loaded = None
+
+    @property
+    def stopping(self) -> bool:
+        """Whether a signal asked for it."""
+        return self._run.preemption.stopping
+
+    def stop(self) -> None:
+        """Raise what the signal means."""
+        self._run.preemption.stop(self._run.step)
 
     def before_step(self, program: Callable[[], str | None]) -> None:
         """Compare the program of a loop of the user's own."""
@@ -191,10 +204,16 @@ class RunObserver:
         """Note where a loop of the user's own is."""
         if self._run.loop is not None:
             self._run.loop.note_step()
+            if self._run.preemption.stopping:
+                self._run.loop.stop_if_told()
 
     def due(self, step: int, steps_done: int, epochs_done: int | None = None) -> bool:
         """Ask the policy."""
         return self._run.checkpoints.due(step, steps_done, epochs_done)
+
+    def make_room(self) -> None:
+        """Wait for a save in flight."""
+        self._run.checkpoints.make_room()
 
     def save(self, snapshot: Snapshot, uncaptured: Sequence[str]) -> None:
         """Add what the session needs to go on, and save in the background."""

@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING, Any, Self
 
 from xptrain.checkpoint.receipts import Loaded, Receipt
 from xptrain.errors import FencedError, UsageError, XptrainError
+from xptrain.provenance import devices, flags
 from xptrain.provenance.grade import Grade
-from xptrain.session import identity, opening, readable
+from xptrain.session import compile_cache, identity, opening, readable
 from xptrain.session.checkpoints import Checkpoints
 from xptrain.session.config import Config
 from xptrain.session.delivery import Delivery
 from xptrain.session.ending import fetch, outcome, tell_the_end
 from xptrain.session.manifests import Manifests
+from xptrain.session.preemption import Preempted, Preemption
 from xptrain.session.recorded import Recorded, RunState
 from xptrain.session.settings import Settings
 from xptrain.state.rng import seed_everything
@@ -52,9 +54,11 @@ class Life(Recorded):
         self.hazards: list[dict[str, Any]] = []
         self.manifests: Manifests
         self.checkpoints: Checkpoints
+        self.compile_cache = compile_cache.CompileCache("none")
         self._fits = 0
         self.loop: OwnLoop | None = None
         self.status = "RUNNING"
+        self.preemption = Preemption(self, settings.preempt_on, settings.grace_s)
         self._opened_writer = False
         self._owner = 0
 
@@ -76,6 +80,8 @@ class Life(Recorded):
         if self._state is not RunState.NEW:
             raise UsageError("this run cannot be started", found=self._state.value)
         check_backend()
+        if self.settings.deterministic:
+            flags.make_deterministic(devices.backend_started())
         found = opening.find_or_create(self.settings)
         self.folder = found.folder
         self.manifests = Manifests(found.folder.path)
@@ -94,10 +100,14 @@ class Life(Recorded):
                 tell_the_end(self, *outcome(error), None)
             self.checkpoints.lock.release()
             raise
+        self.preemption.install()
         return self
 
     def _open(self, found: opening.Found) -> None:
         static, told = opening.capture(found, self.settings, self.attempt, self.manifests)
+        # After the flags are set, which a compiled program depends on.
+        self.compile_cache = compile_cache.use(found.folder.home, readable.say)
+        static.record["compile_cache"] = self.compile_cache.as_json()
         self.config, self.seed, self.manifest = Config(found.config), found.seed, static.record
         journal = Journal(found.folder.journal)
         self.journal = journal
@@ -162,6 +172,18 @@ class Life(Recorded):
             raise UsageError("unknown status", expected="FINISHED, FAILED or KILLED", found=repr(status))
         if self._state is not RunState.OPEN:
             return
+        # A first signal waits now: the process has said how the run ended in a moment.
+        self.preemption.enter(self)
+        try:
+            self._close(status, reason)
+        finally:
+            self.preemption.uninstall()
+        self.delivery.wait()
+        late = self.preemption.pending()
+        if late is not None:
+            raise late
+
+    def _close(self, status: str, reason: str | None) -> None:
         failed: XptrainError | None = None
         if status == "FINISHED":
             try:
@@ -180,6 +202,9 @@ class Life(Recorded):
             failure = self.checkpoints.close() or failed
             if self.checkpoints.fenced.is_set():
                 self._leave_to_the_other(failure)
+            self.preemption.disarm()
+            if status == "KILLED" and failure is None:
+                self.preemption.say_stopped()
             try:
                 failure = tell_the_end(self, status, reason, failure)
             except FencedError as error:
@@ -187,8 +212,8 @@ class Life(Recorded):
         finally:
             # Last: nobody else may open the journal while this process still writes to it.
             self.checkpoints.lock.release()
-        self.delivery.wait()
         if failure is not None:
+            self.delivery.wait()
             raise failure
 
     def next_fit(self) -> int:
@@ -207,6 +232,7 @@ class Life(Recorded):
     def _end_loop(self) -> None:
         loop, self.loop = self.loop, None
         if loop is not None:
+            self.preemption.leave(loop)
             loop.end()
 
     def _leave_to_the_other(self, failure: XptrainError | None) -> None:
@@ -229,11 +255,11 @@ class Life(Recorded):
         status, reason = outcome(error)
         try:
             self.finish(status, reason)
-        except XptrainError as failure:
+        except (XptrainError, Preempted) as failure:
             if error is None:
                 raise
             # The user's own error goes first; this one must not hide it.
-            readable.say(str(failure))
+            readable.say(failure.reason if isinstance(failure, Preempted) else str(failure))
 
     @property
     def key(self) -> str:
@@ -273,4 +299,6 @@ class Life(Recorded):
     def _at_exit(self) -> None:
         # Forked workers inherit this; only the process that opened the run may close it.
         if os.getpid() == self._owner:
-            self.finish("FAILED", "the process ended without finish()")
+            raised = self.preemption.raised
+            ended = ("FAILED", "the process ended without finish()")
+            self.finish(*(outcome(raised) if raised is not None else ended))

@@ -43,6 +43,9 @@ class OwnLoop:
         self._ahead = 0
         self._is_ready = False
         self._saved: int | None = None
+        # Whether the loop counts as its trainer does; None before it has said so by a checkpoint.
+        self._counts_alike: bool | None = None
+        self._stop_after: int | None = None
 
     def restore(self) -> int:
         """Put the newest checkpoint into the trainers; returns how many steps of the loop are done."""
@@ -70,6 +73,7 @@ class OwnLoop:
         if start.restored is not None:
             steps = self._write(start.restored)
             self._ahead = start.restored.cursor.batch - steps[0]
+            self._counts_alike = not self._ahead
             self._saved = start.restored.step if start.restored.cursor.done else None
         self._observer.resumed(start.step if start.restored is None else start.restored.step)
         for trainer, count in zip(self.trainers, steps, strict=True):
@@ -86,6 +90,9 @@ class OwnLoop:
         Args:
             program: Returns the digest of the lowered step.
         """
+        if self._stop_after is not None:
+            step, self._stop_after = self._stop_after, None
+            self._run.preemption.stop(step)
         if not self._is_ready:
             self._is_ready = True
             self._observer.ready(program, self._uncaptured, ())
@@ -94,10 +101,24 @@ class OwnLoop:
         """Note on the run how many steps are done: what is logged now belongs to that step."""
         self._run.step = self._before + self._done
 
+    def stop_if_told(self) -> None:
+        """Save after a step when a signal asked for it; raise when the next one begins.
+
+        In between, what the loop does after a step (its logging) is done. Only a loop of one trainer whose
+        steps are the loop's own is stopped here. Any other may be in the middle of something, and stops at
+        its next `run.checkpoint`.
+        """
+        if self._stop_after is None and self._counts_alike and len(self.trainers) == 1:
+            self._save(done=False)
+            self._stop_after = self._run.step
+
     def save(self, step: int | None) -> None:
         """Save the state after `step` steps of the loop."""
         self._ahead = 0 if step is None else step - self.trainers[0].steps
+        self._counts_alike = not self._ahead
         self._save(done=False)
+        if self._run.preemption.stopping:
+            self._run.preemption.stop(self._run.step)
 
     def end(self) -> None:
         """Save what the loop ended with, so that what follows it can be resumed alone."""
@@ -110,6 +131,9 @@ class OwnLoop:
 
     def _save(self, *, done: bool) -> None:
         self.note_step()
+        for state in self._states:
+            state.forget_last()
+        self._observer.make_room()
         parts = [state.snapshot(self._fit, 0, self._done, self._run.step) for state in self._states]
         leaves = {
             _key(number, key): leaf for number, part in enumerate(parts) for key, leaf in part.leaves.items()

@@ -96,6 +96,7 @@ class Run(Life):
         finally:
             loop.stopped()
         self.loop = loop
+        self.preemption.enter(loop)
         return start
 
     def checkpoint(self, *trainers: Trainer, step: int | None = None) -> None:

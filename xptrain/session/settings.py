@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -15,6 +16,7 @@ from xptrain.errors import UsageError
 from xptrain.provenance.diff.difference import check_allow
 from xptrain.provenance.grade import check_exactness
 from xptrain.session.config import to_json
+from xptrain.session.preemption import check_grace, check_signals
 
 _KEY = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 
@@ -36,6 +38,9 @@ class Settings:
     description: str | None
     tracking_uri: str | None
     checkpoint_dir: Path | None
+    preempt_on: tuple[signal.Signals, ...]
+    grace_s: float
+    deterministic: bool
 
 
 def check(
@@ -53,6 +58,9 @@ def check(
     description: str | None,
     tracking_uri: str | None,
     checkpoint_dir: Any,
+    preempt_on: str | Iterable[str],
+    grace_s: float,
+    deterministic: bool,
 ) -> Settings:
     """Return the settings, or raise UsageError for the first argument that cannot be."""
     if not isinstance(experiment, str) or not experiment.strip():
@@ -77,6 +85,8 @@ def check(
         raise UsageError(
             "the seed cannot be used", expected="an integer from 0 to 4294967295, or None", found=repr(seed)
         )
+    if not isinstance(deterministic, bool):
+        raise UsageError("deterministic= cannot be used", expected="True or False", found=repr(deterministic))
     return Settings(
         experiment=experiment,
         key=key,
@@ -91,6 +101,9 @@ def check(
         description=description,
         tracking_uri=tracking_uri,
         checkpoint_dir=None if checkpoint_dir is None else Path(checkpoint_dir).expanduser().absolute(),
+        preempt_on=check_signals(preempt_on),
+        grace_s=check_grace(grace_s),
+        deterministic=deterministic,
     )
 
 

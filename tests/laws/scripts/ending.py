@@ -1,10 +1,12 @@
 """A run that ends in the way its first argument names."""
 
+import hashlib
 import multiprocessing
 import os
 import shutil
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -16,13 +18,22 @@ import xptrain
 from xptrain import faults
 
 HOW, KEY = sys.argv[1], sys.argv[2]
+GRACE_S = 3.0 if HOW in ("sigterm-compile", "worker-told") else 60.0
+HEARD: list[int] = []
 
 
 def mark(text: str) -> None:
     """Tell the test that the moment has come, then give it time to act."""
     (Path(os.environ["XPTRAIN_HOME"]) / f"{KEY}.{text}").touch()
+    if HOW == "sigterm-compile":
+        # Like a compile: one call that no signal handler gets into.
+        hashlib.pbkdf2_hmac("sha256", b"", b"", 2 * 10**8)
     if HOW.startswith("sig"):
-        time.sleep(60)
+        end = time.monotonic() + 60
+        while time.monotonic() < end and (HOW == "sigint-twice" or not RUN.preemption.stopping):
+            time.sleep(0.05)
+            if RUN.preemption.stopping:
+                (Path(os.environ["XPTRAIN_HOME"]) / f"{KEY}.told").touch()
 
 
 class SlowToCompile(keras.layers.Layer):
@@ -44,6 +55,20 @@ class End(keras.callbacks.Callback):
             os._exit(9)
         if HOW in ("sigterm", "sigint", "sigterm-workers"):
             mark("ready")
+        if HOW == "worker-told":
+            worker = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))
+            worker.start()
+            os.kill(worker.pid or 0, signal.SIGTERM)
+            worker.join()
+            assert worker.exitcode == -signal.SIGTERM
+            # Longer than the grace that a signal to this process would have.
+            time.sleep(GRACE_S + 1)
+        if HOW == "own-handler":
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        if HOW in ("sigint-twice", "sigterm-thread", "sigusr1") and RUN.step == 7:
+            mark("ready")
 
     def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
         if HOW == "sigterm-validation":
@@ -63,19 +88,33 @@ def linger() -> None:
 if __name__ == "__main__":
     faults.hooks.append(folder_vanishes)
     x = np.ones((40, 4), "float32")
-    with xptrain.run("endings", key=None if "XPTRAIN_RESUME" in os.environ else KEY, seed=0) as RUN:
+    if HOW == "own-handler":
+        signal.signal(signal.SIGTERM, lambda number, frame: HEARD.append(number))
+    key = None if "XPTRAIN_RESUME" in os.environ else KEY
+    with xptrain.run("endings", key=key, seed=0, grace_s=GRACE_S) as RUN:
         if HOW == "sigterm-workers":
             # A loader worker that outlives its parent, with everything it inherited.
             multiprocessing.get_context("fork").Process(target=linger, daemon=False).start()
         model = keras.Sequential([keras.Input((4,)), SlowToCompile(), keras.layers.Dense(1)])
         model.compile("sgd", "mse", jit_compile=True)
-        RUN.fit(
-            model,
-            x,
-            x[:, :1],
-            batch_size=8,
-            epochs=2,
-            verbose=0,
-            validation_data=(x, x[:, :1]),
-            callbacks=[End()],
-        )
+
+        def fit() -> None:
+            RUN.fit(
+                model,
+                x,
+                x[:, :1],
+                batch_size=8,
+                epochs=2,
+                verbose=0,
+                validation_data=(x, x[:, :1]),
+                callbacks=[End()],
+            )
+
+        if HOW == "sigterm-thread":
+            thread = threading.Thread(target=fit)
+            thread.start()
+            thread.join()
+        else:
+            fit()
+    assert not HEARD or HOW == "own-handler"
+    assert HOW != "own-handler" or HEARD == [signal.SIGTERM]
