@@ -34,6 +34,7 @@ from xptrain.errors import (
 )
 
 if TYPE_CHECKING:
+    from xptrain.analysis.explain import explain
     from xptrain.analysis.runs import compare, history, runs
     from xptrain.analysis.weights import load_weights
     from xptrain.checkpoint.policies import best, every, keep
@@ -69,6 +70,7 @@ __all__ = [
     "best",
     "compare",
     "every",
+    "explain",
     "history",
     "keep",
     "load_weights",
@@ -84,6 +86,7 @@ _HOMES: Final = {
     "best": "xptrain.checkpoint.policies",
     "compare": "xptrain.analysis.runs",
     "every": "xptrain.checkpoint.policies",
+    "explain": "xptrain.analysis.explain",
     "history": "xptrain.analysis.runs",
     "keep": "xptrain.checkpoint.policies",
     "load_weights": "xptrain.analysis.weights",

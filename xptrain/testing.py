@@ -119,6 +119,7 @@ class _Watch:
     """Takes a snapshot at every step boundary and keeps every step's logs."""
 
     wants_steps = True
+    stopping = False
 
     def __init__(self, seed: int, restored: Restored | None) -> None:
         self._start = Start(fit=0, step=0, seed=seed, restored=restored)
@@ -151,10 +152,16 @@ class _Watch:
     def stopped(self) -> None:
         pass
 
+    def stop(self) -> None:
+        pass
+
     def due(self, step: int, steps_done: int, epochs_done: int | None = None) -> bool:
         return True
 
     def resumed(self, step: int) -> None:
+        pass
+
+    def make_room(self) -> None:
         pass
 
     def save(self, snapshot: Snapshot, uncaptured: Sequence[str]) -> None:

@@ -64,6 +64,8 @@ class Shell:
         return json.loads(done.stdout)
 
     def mlflow_status(self, key: str) -> str | None:
+        if not (self.home / "mlflow.db").exists():
+            return None  # the recorder has not made it yet
         with sqlite3.connect(f"file:{self.home / 'mlflow.db'}?mode=ro", uri=True, timeout=60) as database:
             rows = database.execute(
                 "select r.status from runs r join tags t on t.run_uuid = r.run_uuid "

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
 from tests.cli.conftest import Shell
-from tests.recorded_runs import make_run
+from tests.recorded_runs import MadeRun, make_run
+from xptrain.tracking.folder import RunFolder
 
 
 def test_list_as_json(trained: Shell) -> None:
@@ -22,7 +24,13 @@ def test_list_as_json(trained: Shell) -> None:
 
 @pytest.mark.parametrize("columns", [80, 120])
 def test_tables_fit_the_terminal(trained: Shell, columns: int) -> None:
-    for command in (["list"], ["show", "dead"], ["compare", "dead", "done"], ["--help"]):
+    for command in (
+        ["list"],
+        ["show", "dead"],
+        ["compare", "dead", "done"],
+        ["explain", "dead", "done"],
+        ["--help"],
+    ):
         done = trained.xptrain(*command, env={"COLUMNS": str(columns)})
         assert done.returncode == 0, done.stderr
         assert max(len(line.rstrip()) for line in done.stdout.splitlines()) <= columns
@@ -62,6 +70,35 @@ def test_compare_shows_only_differences_unless_asked(trained: Shell) -> None:
     everything = trained.json("compare", "done", "dead", "--all")
     assert len(everything["rows"]) > len(found["rows"])
     assert "arguments" in trained.xptrain("compare", "done", "dead").stdout
+
+
+def test_explain_names_the_cause_first(copy: Shell) -> None:
+    equal = copy.xptrain("explain", "done", "dead", "--exit-code")
+    assert equal.returncode == 0, equal.stderr
+    assert "Equal as far as both go: up to step 8" in equal.stdout
+    shutil.copytree(copy.home / "runs" / "done0001", copy.home / "runs" / "else0003")
+    for path in (copy.home / "runs" / "else0003" / "run.json",):
+        path.write_text(path.read_text().replace("done0001", "else0003"))
+    journal = copy.home / "runs" / "else0003" / "journal.jsonl"
+    journal.unlink()
+    MadeRun(RunFolder(journal.parent)).attempt().epoch(0, steps=4, loss=0.5).status("FINISHED").delivered()
+    manifest = journal.parent / "manifest" / "attempt-1.json"
+    record = json.loads(manifest.read_text())
+    record["seed"] = 7
+    manifest.write_text(json.dumps(record))
+    parted = copy.xptrain("explain", "done", "else", "--exit-code")
+    assert parted.returncode == 8, parted.stderr
+    assert "Likely cause: the seed" in parted.stdout
+    assert "train/loss at epoch 0" in parted.stdout
+    found = copy.json("explain", "done", "else")
+    assert (found["equal"], found["causes"][0]["kind"]) == (False, "seed")
+    assert found["causes"][0]["differences"][0]["text"] == "seed 1 -> 7"
+
+
+def test_explain_needs_two_runs_that_exist(trained: Shell) -> None:
+    twice = trained.xptrain("explain", "done", "done0001")
+    assert (twice.returncode, "done0001 twice" in twice.stderr) == (2, True)
+    assert trained.xptrain("explain", "done", "zzzz").returncode == 3
 
 
 def test_nan_is_valid_json(shell: Shell) -> None:

@@ -126,6 +126,22 @@ def compare(
 
 
 @app.command(rich_help_panel="Look back")
+def explain(
+    first: Annotated[str, typer.Argument(metavar="RUN", help=RUN, show_default=False)],
+    second: Annotated[str, typer.Argument(metavar="RUN", help="The other run.", show_default=False)],
+    exit_code: Annotated[
+        bool, typer.Option("--exit-code", help="Exit with 8 unless all states that both have are equal.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Say where two runs part, and what differed before it: the likely cause first."""
+    from xptrain.cli.explaining import explain_runs
+
+    if not explain_runs(first, second, as_json) and exit_code:
+        raise typer.Exit(EXIT_DIFFERS)
+
+
+@app.command(rich_help_panel="Look back")
 def env(
     run: Annotated[
         str | None,

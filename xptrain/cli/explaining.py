@@ -1,0 +1,136 @@
+"""`xptrain explain`: where two runs part, and what differed before it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from rich.padding import Padding
+from rich.text import Text
+
+from xptrain.analysis.causes import Cause, text_of
+from xptrain.analysis.explain import Explanation, explain
+from xptrain.analysis.parting import Parting
+from xptrain.analysis.reading import read
+from xptrain.cli import console
+from xptrain.cli.syncing import settle
+from xptrain.tracking.folder import find, home
+
+_MOST_NAMES = 4
+_MOST_OTHERS = 6
+
+
+def explain_runs(first: str, second: str, as_json: bool) -> bool:
+    """Print where two runs part and why; returns whether all states that both have are equal.
+
+    Raises:
+        RunNotFoundError: No run or more than one has one of the names.
+        UsageError: Both names mean one run.
+    """
+    folders = [find(name, home()) for name in (first, second)]
+    found = explain(folders[0].key, folders[1].key, home=home())
+    readings = [read(folder) for folder in folders]
+    if as_json:
+        console.print_json(found.to_json())
+    else:
+        out = console.out()
+        for reading in readings:
+            name = console.label(reading.info.experiment, reading.info.name, reading.info.key)
+            title = Text(f"{name}  ") + Text(reading.info.key, "bold") + "  "
+            out.print(title + console.status(reading.status) + f"  {reading.step} steps")
+        _print(found)
+    settle(readings)
+    return found.equal is True
+
+
+def _print(found: Explanation) -> None:
+    out = console.out()
+    out.print()
+    out.print(Text(_sentence(found.headline), "green" if found.equal else "bold"))
+    if found.causes:
+        style = "yellow" if found.causes[0].kind == "unknown" else "bold red"
+        out.print(Text("Likely cause: ") + Text(found.causes[0].title, style))
+    _print_causes(found)
+    if rows := _where(found.runs, found.parting):
+        _section("Where they part", rows)
+    if found.consequences:
+        _section("What follows from it, as a rule", {c.title: _shown(c) for c in found.consequences})
+    if found.others:
+        texts = [text_of(difference) for difference in found.others]
+        title = "Also different, but no cause" if found.causes else "Different, without effect so far"
+        _lines(title, [*texts[:_MOST_OTHERS], *_more(texts, _MOST_OTHERS)])
+    if found.causes and found.causes[0].kind == "unknown":
+        for key, grade, hazards in zip(found.runs, found.grades, found.hazards, strict=True):
+            _section(key, {"grade": console.grade(grade), "hazards": "\n".join(hazards) or "none known"})
+    if found.notes:
+        _lines("Note", found.notes)
+
+
+def _print_causes(found: Explanation) -> None:
+    if not found.causes or not found.causes[0].differences:
+        return
+    table = console.table("", *found.runs)
+    for column in table.columns:
+        column.no_wrap, column.overflow = False, "fold"
+    for number, cause in enumerate(found.causes, 1):
+        title = f"{number}  {'perhaps ' if cause.perhaps else ''}{cause.title}"
+        table.add_row(Text(title, "bold") + Text(f"  {cause.where}" if cause.where else "", "dim"))
+        for difference in cause.differences[:_MOST_NAMES]:
+            table.add_row(Text(f"   {difference.name}", "dim"), difference.before, difference.after)
+            if difference.note:
+                table.add_row(Text(f"     {difference.note}", "dim"))
+        for line in _more(cause.differences, _MOST_NAMES):
+            table.add_row(Text(f"   {line}", "dim"))
+    console.out().print()
+    console.out().print(Padding(table, (0, 0, 0, 2)))
+
+
+def _where(keys: tuple[str, str], parting: Parting) -> dict[str, Any]:
+    """Return the last equal and the first different things as rows."""
+    if not parting.parted:
+        return {}
+    rows: dict[str, Any] = {}
+    if parting.last_equal is not None:
+        rows["last equal state"] = f"step {parting.last_equal}"
+    if (state := parting.state) is not None:
+        leaves = sorted(state.leaves, key=lambda name: not name.startswith("model/"))
+        names = [*leaves, *(f"{name} (in one only)" for name in state.only)]
+        count = f"{len(state.leaves)} of {state.compared} tensors"
+        shown = ", ".join([*names[:_MOST_NAMES], *_more(names, _MOST_NAMES)])
+        rows["first other state"] = f"step {state.step}: {count}: {shown}"
+    elif parting.states:
+        rows["states"] = f"equal at all {parting.states} steps that both saved"
+    if (point := parting.point) is not None:
+        unit = "step" if point.metric.startswith("batch/") else "epoch"
+        unit = unit if point.metric.partition("/")[0] in ("batch", "train", "val") else "step"
+        values = " | ".join(repr(value) for value in point.values)
+        rows["first other value"] = f"{point.metric} at {unit} {point.step}: {values}"
+    elif parting.points:
+        rows["values"] = f"all {parting.points} that both logged are equal"
+    return rows
+
+
+def _shown(cause: Cause) -> str:
+    texts = [text_of(difference) for difference in cause.differences]
+    return "; ".join([*texts[:2], *_more(texts, 2)])
+
+
+def _more(texts: Any, most: int) -> list[str]:
+    return [f"and {len(texts) - most} more"] if len(texts) > most else []
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}."
+
+
+def _section(title: str, rows: dict[str, Any]) -> None:
+    console.out().print()
+    console.out().print(console.heading(title))
+    console.out().print(console.facts(rows))
+
+
+def _lines(title: str, lines: Iterable[str]) -> None:
+    console.out().print()
+    console.out().print(console.heading(title))
+    for line in lines:
+        console.out().print(Padding(line, (0, 0, 0, 2)))
