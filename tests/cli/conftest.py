@@ -94,6 +94,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Shell:
     assert done.returncode == 0, done.stderr
     assert dead.returncode == -9, dead.stderr
     shell.wait_for("dead0002", "KILLED")
+    shell.wait_for("done0001", "FINISHED")
     return shell
 
 

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 _NAMES = ("SIGTERM", "SIGUSR1", "SIGUSR2", "SIGHUP", "SIGXCPU", "SIGINT")
 _LONGEST_S = 86_400.0
 _told: set[str] = set()
+# Signals that were sent to the main thread once more, because it did not wake up.
+_repeated: set[int] = set()
 
 
 class Preempted(SystemExit):
@@ -78,11 +80,12 @@ class Preemption:
     def __init__(self, run: Life, signals: Iterable[signal.Signals], grace_s: float) -> None:
         self._run = run
         self._signals = tuple(signals)
-        self._watchdog = Watchdog(run, [s for s in self._signals if s != signal.SIGINT], grace_s)
+        self._watchdog = Watchdog(run, self._signals, grace_s)
         self._owner = os.getpid()
         self._before: dict[int, Any] = {}
         self._active: set[object] = set()
         self._seen: set[int] = set()
+        self._heard: set[int] = set()
         self._signal = signal.SIGTERM
         self._owed: BaseException | None = None
         self._stopped_after: int | None = None
@@ -157,6 +160,15 @@ class Preemption:
             raise self._error(what)
         raise error
 
+    def repeat(self, number: int) -> None:
+        """Send a signal again, to the main thread, unless that has heard it.
+
+        The system gives a signal to any thread. The main thread, which runs the handler, may sleep on.
+        """
+        if number in self._before and number not in self._heard:
+            _repeated.add(number)
+            signal.pthread_kill(threading.main_thread().ident or 0, number)
+
     def pending(self) -> BaseException | None:
         """Return what a signal that came too late to stop anything still asks for."""
         if self._owed is not None or not self.stopping:
@@ -175,6 +187,11 @@ class Preemption:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
             return
+        self._heard.add(number)
+        if number in _repeated:
+            _repeated.discard(number)
+            if number in self._seen:
+                return
         outer = _other(self._before.get(number))
         if outer is not None and not self._active:
             outer._handle(number, frame)

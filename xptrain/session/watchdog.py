@@ -23,13 +23,16 @@ from xptrain.session.readable import say
 if TYPE_CHECKING:
     from xptrain.session.life import Life
 
+# Until then the main thread has heard a signal, unless it sleeps.
+_WAKE_S = 0.1
+
 
 class Watchdog:
     """Ends the process some time after the first signal, unless `stop` is called before.
 
     Args:
         run: The run, whose status it then writes.
-        signals: Those that start the clock.
+        signals: Those that the run handles. Ctrl-C starts no clock: the user presses again.
         grace_s: Seconds until the process has ended; a margin before that is kept for the last words.
     """
 
@@ -88,9 +91,14 @@ class Watchdog:
                     self._end(number)
                     return
                 heard = self._signals.intersection(reader.recv(4096))
-                if heard and not number:
-                    number = min(heard)
+                if heard - {signal.SIGINT} and not number:
+                    number = min(heard - {signal.SIGINT})
                     deadline = time.monotonic() + self._patience
+                if heard:
+                    self._over.wait(_WAKE_S)
+                with self._last_word:
+                    for one in () if self._over.is_set() else heard:
+                        self._run.preemption.repeat(one)
 
     def _end(self, number: int) -> None:
         run, until = self._run, time.monotonic() + self._margin * 0.9
