@@ -35,6 +35,7 @@ from xptrain.errors import (
 
 if TYPE_CHECKING:
     from xptrain.analysis.explain import explain
+    from xptrain.analysis.proof.verify import verify
     from xptrain.analysis.runs import compare, history, runs
     from xptrain.analysis.weights import load_weights
     from xptrain.checkpoint.policies import best, every, keep
@@ -76,6 +77,7 @@ __all__ = [
     "load_weights",
     "run",
     "runs",
+    "verify",
 ]
 
 _HOMES: Final = {
@@ -92,6 +94,7 @@ _HOMES: Final = {
     "load_weights": "xptrain.analysis.weights",
     "run": "xptrain.session.begin",
     "runs": "xptrain.analysis.runs",
+    "verify": "xptrain.analysis.proof.verify",
 }
 
 

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from xptrain import faults
@@ -118,6 +119,7 @@ def assert_resume_exact(
 class _Watch:
     """Takes a snapshot at every step boundary and keeps every step's logs."""
 
+    files: Path | None = None
     wants_steps = True
     stopping = False
 

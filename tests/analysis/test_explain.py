@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import xptrain
-from tests.examples import X, Y, small, variable_digests
+from tests.examples import X, Y, small
 from tests.recorded_runs import MadeRun, make_run
 from tests.session.conftest import Runs
 from xptrain.analysis.explain import NOTHING_RECORDED, Explanation
@@ -38,34 +38,33 @@ class Trained:
         *,
         prepare: Callable[[Any], None] | None = None,
         model: Callable[..., Any] = small,
-        record_weights: bool = True,
         settings: dict[str, Any] | None = None,
+        resume: bool = False,
         **arguments: Any,
     ) -> None:
         given = {"config": {"rate": 0.05}, "checkpoint": (xptrain.every(epochs=1), xptrain.keep(1))}
-        with self.runs.open(key, **{**given, **(settings or {})}) as run:
+        with self.runs.open(key, resume=resume, **{**given, **(settings or {})}) as run:
             made = model()
             made.optimizer.learning_rate = run.config.rate
             made.build((None, 4))
             made.optimizer.build(made.trainable_variables)
             if prepare:
                 prepare(made)
-            initial = variable_digests(made)
             run.fit(made, **{"x": X, "y": Y, "batch_size": 8, "epochs": 3, "verbose": 0, **arguments})
-        self.edit(key, lambda record: self._digests(record, initial if record_weights else {}))
 
-    @staticmethod
-    def _digests(record: dict[str, Any], initial: dict[str, str]) -> None:
-        for variable in record["variables"]:
-            variable.pop("digest", None)
-            if variable["key"] in initial:
-                variable["digest"] = initial[variable["key"]]
+    def path(self, key: str, attempt: int = 1) -> Path:
+        return self.runs.home / "runs" / key / "manifest" / f"attempt-{attempt}.json"
 
-    def edit(self, key: str, change: Edit, attempt: int = 1) -> None:
-        path = self.runs.home / "runs" / key / "manifest" / f"attempt-{attempt}.json"
-        record = json.loads(path.read_text())
+    def manifest(self, key: str, attempt: int = 1) -> Any:
+        return json.loads(self.path(key, attempt).read_text())
+
+    def initial(self, key: str, attempt: int = 1) -> dict[str, str]:
+        return {v["key"]: v["digest"] for v in self.manifest(key, attempt)["variables"]}
+
+    def edit(self, key: str, change: Edit) -> None:
+        record = self.manifest(key)
         change(record)
-        path.write_text(json.dumps(record))
+        self.path(key).write_text(json.dumps(record))
 
 
 def without_recorder(patch: pytest.MonkeyPatch) -> None:
@@ -185,7 +184,7 @@ RECORDED: dict[str, Edit] = {
 
 @pytest.fixture(scope="module")
 def parted(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A home with two runs of one manifest that part: one bit of a weight differed, and was not recorded."""
+    """A home with two runs of one manifest that part: a weight differed, and no record says so."""
     home = tmp_path_factory.mktemp("parted")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XPTRAIN_HOME", str(home))
@@ -197,8 +196,7 @@ def parted(tmp_path_factory: pytest.TempPathFactory) -> Path:
             record.clear()
             record.update(json.loads(base.read_text()))
 
-        trained.edit("base", lambda record: trained._digests(record, {}))
-        trained.fit("other", prepare=lambda model: model.layers[1].bias.assign([1e-7]), record_weights=False)
+        trained.fit("other", prepare=lambda model: model.layers[1].bias.assign([1e-3]))
         trained.edit("other", same_but_for_a_bit)
     return home
 
@@ -249,8 +247,54 @@ def test_equal_runs_are_equal_as_far_as_both_go(trained: Trained) -> None:
 
 def test_nothing_recorded_differs(parted: Path) -> None:
     found = xptrain.explain("base", "other", home=parted)
-    assert first_cause(found) in ("unknown", "weights")
+    assert first_cause(found) == "unknown"
+    assert found.parting.initial_known
+    assert "initial weights" not in str(found)
     assert found.grades[0].startswith(("exact", "approximate"))
+
+
+def test_initial_weights_that_were_not_recorded_are_said(parted: Path, isolated_home: Path) -> None:
+    shutil.copytree(parted, isolated_home)
+    path = isolated_home / "runs" / "other" / "manifest" / "attempt-1.json"
+    record = json.loads(path.read_text())
+    for variable in record["variables"]:
+        del variable["digest"]
+    path.write_text(json.dumps(record))
+    found = xptrain.explain("base", "other")
+    assert first_cause(found) == "weights"
+    assert found.causes[0].perhaps
+    assert "the initial weights cannot be compared: other has no digests of them" in str(found)
+    # As long as nothing parts, too.
+    alike = xptrain.explain("other", "base").notes
+    assert any("the initial weights cannot be compared" in note for note in alike)
+
+
+@pytest.mark.parametrize("stop_before", [0, 7])
+def test_each_attempt_may_make_its_own_initial_weights(trained: Trained, stop_before: int) -> None:
+    """What counts is what was trained: those of the attempt that began at step 0, and no later ones."""
+    import keras
+
+    class Stop(keras.callbacks.Callback):
+        def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+            if attempts == 1 and int(self.model.optimizer.iterations) == stop_before:
+                raise ZeroDivisionError("on purpose")
+
+    attempts = 0
+    trained.fit("straight", callbacks=[Stop()])
+    attempts = 1
+    with pytest.raises(ZeroDivisionError):
+        trained.fit("cut", prepare=None if stop_before else flip_bit, callbacks=[Stop()])
+    attempts = 2
+    trained.fit("cut", resume=True, prepare=flip_bit if stop_before else None, callbacks=[Stop()])
+    if stop_before:
+        assert trained.initial("cut", 1) != trained.initial("cut", 2)
+    # Other fresh weights are no change that is told, refused or lowers a grade.
+    assert trained.manifest("cut", 2)["differences"] == []
+    found = xptrain.explain("straight", "cut")
+    assert found.equal is True
+    assert found.parting.initial_known
+    assert found.grades[0] == found.grades[1]
+    assert found.others == ()
 
 
 def made(home: Path, key: str, *, loss: float, value: float) -> MadeRun:
@@ -294,10 +338,10 @@ def test_a_later_attempt_counts_only_when_it_began_before_the_runs_parted(
     new_jax(record)
     (other / "manifest" / "attempt-2.json").write_text(json.dumps(record))
     run = MadeRun(find_run("other"))
-    for start, kind in ((0, "packages"), (10, "weights")):
+    for start, kind in ((0, "packages"), (10, "unknown")):
         run.attempt(2).tell(("tags", {"values": {"xptrain.attempt.2.from_step": str(start)}}))
         found = xptrain.explain("base", "other")
-        assert first_cause(found) in (kind, "unknown" if start else kind), start
+        assert first_cause(found) == kind, start
         assert any("jaxlib" in d.name for d in found.others) is bool(start)
     assert found.causes[0].where == ""
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from xptrain.provenance.sharding import describe_variables, summarize
+from xptrain.state.digest import digest_array
 
 EIGHT = """
 import json, jax, keras, numpy as np
@@ -66,3 +67,22 @@ def test_axes_of_one_dimension_over_two_mesh_axes() -> None:
 
 def test_no_variables() -> None:
     assert summarize([]) == {"mesh": {}, "mesh_text": "", "devices": 0, "sharded": 0, "replicated": 0}
+
+
+def test_digests_are_of_the_bits_wherever_they_lie() -> None:
+    import jax.numpy as jnp
+
+    array = np.arange(6, dtype="float32").reshape(2, 3)
+    flipped = array.copy()
+    flipped.view(np.uint32)[1, 2] ^= 1
+
+    class Spread:
+        """One process's part of an array that others hold, too."""
+
+        shape, dtype, is_fully_addressable = (2, 3), "float32", False
+
+    records = [("k", "r", "p", a) for a in (array, jnp.asarray(array), flipped, Spread())]
+    host, device, other, spread = describe_variables(records)
+    assert host["digest"] == device["digest"] == digest_array(array)
+    assert other["digest"] != host["digest"]
+    assert "digest" not in spread

@@ -8,7 +8,7 @@ from itertools import count, pairwise
 from typing import Any, Final
 
 from xptrain.analysis.causes import Cause, Found, find, text_of
-from xptrain.analysis.parting import Parting, ledger_notes, part, receipts
+from xptrain.analysis.parting import Parting, initial_digests, ledger_notes, part, receipts
 from xptrain.analysis.reading import Reading, read
 from xptrain.analysis.runs import Home, find_run
 from xptrain.errors import UsageError
@@ -125,7 +125,8 @@ def explain(a: Any, b: Any, home: Home = None) -> Explanation:
     notes: list[str] = []
     recorded = [_Recorded.of(reading, notes) for reading in readings]
     starts = [side.start for side in recorded]
-    parting = part(readings, starts)
+    parting = part(readings, [side.initial for side in recorded])
+    notes += _unknown_weights(recorded)
     for reading in readings:
         notes += ledger_notes(reading)
         notes += _notes(reading)
@@ -156,6 +157,7 @@ class _Recorded:
     fits: dict[int, Manifest]
     setup: Mapping[str, Any]
     from_step: dict[int, int]
+    from_zero: int
 
     @property
     def start(self) -> Manifest:
@@ -163,6 +165,20 @@ class _Recorded:
         if self.attempts:
             return self.attempts[min(self.attempts)]
         return {name: self.setup[name] for name in ("seed", "config") if self.setup.get(name) is not None}
+
+    @property
+    def is_fork(self) -> bool:
+        """Whether it began with the checkpoint of another run."""
+        return "fork" in self.setup
+
+    @property
+    def initial(self) -> Manifest:
+        """The manifest of the last attempt that trained from step 0: what it began with was trained."""
+        if self.is_fork:
+            # It never was at step 0.
+            return {}
+        numbers = [number for number in self.attempts if number <= self.from_zero]
+        return self.attempts[max(numbers)] if numbers else self.start
 
     @classmethod
     def of(cls, reading: Reading, notes: list[str]) -> _Recorded:
@@ -178,7 +194,8 @@ class _Recorded:
         if not attempts:
             notes.append(f"{reading.info.key}: no manifest, only its seed and config are compared")
         from_step = {facts.attempt.attempt: facts.from_step or 0 for facts in reading.attempts}
-        return cls(reading.info.key, attempts, fits, reading.info.setup, from_step)
+        from_zero = max((f.attempt.attempt for f in reading.attempts if f.from_step == 0), default=0)
+        return cls(reading.info.key, attempts, fits, reading.info.setup, from_step, from_zero)
 
 
 def _manifests(
@@ -197,6 +214,15 @@ def _manifests(
         if record is not None and record != before:
             yield number, record
             before = record
+
+
+def _unknown_weights(recorded: Sequence[_Recorded]) -> list[str]:
+    """Return, in words, why the weights before the first step cannot be compared; nothing where they can."""
+    without = [side.key for side in recorded if not side.is_fork and not initial_digests(side.initial)]
+    if not without:
+        return []
+    lack = "has" if len(without) == 1 else "have"
+    return [f"the initial weights cannot be compared: {' and '.join(without)} {lack} no digests of them"]
 
 
 def _start(starts: Sequence[Manifest], parting: Parting) -> Found:

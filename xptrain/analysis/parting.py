@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from xptrain.analysis.reading import Reading
@@ -88,13 +89,13 @@ def part(readings: tuple[Reading, Reading], manifests: Sequence[Mapping[str, Any
 
     Args:
         readings: The two runs.
-        manifests: The manifest of each one's first attempt, empty where there is none.
+        manifests: The manifest under which each one left step 0, empty where there is none.
 
     Returns:
         The last state that is the same, and the first state and value that are not.
     """
     first, second = (receipts(reading) for reading in readings)
-    initial = [_initial(m, r.get(0, [])) for m, r in zip(manifests, (first, second), strict=True)]
+    initial = [initial_digests(manifest) for manifest in manifests]
     known = all(initial)
     parting = _compare(0, *initial) if known else None
     last_equal = 0 if known and parting is None else None
@@ -102,9 +103,9 @@ def part(readings: tuple[Reading, Reading], manifests: Sequence[Mapping[str, Any
     for step in sorted(first.keys() & second.keys()):
         count += 1
         if parting is None:
-            parting = _compare(step, *_pair(first[step], second[step]))
+            parting = compare_receipts(step, first[step], second[step])
             last_equal = step if parting is None else last_equal
-    point, shared = _first_point(*(_points(reading) for reading in readings))
+    point, shared = first_point(*(points_of(reading.folder.journal) for reading in readings))
     return Parting(last_equal, parting, point, count, shared, known)
 
 
@@ -140,15 +141,13 @@ def _is_torn(text: bytes) -> bool:
     return bool(text) and not text.endswith(b"\n")
 
 
-def _initial(manifest: Mapping[str, Any], at_zero: Iterable[Receipt]) -> dict[str, str]:
-    """Return the digests of the variables before the first step, as far as they are recorded."""
-    for receipt in at_zero:
-        return _digests(receipt)
+def initial_digests(manifest: Mapping[str, Any]) -> dict[str, str]:
+    """Return the digests of the variables before the first step by key, as far as they are recorded."""
     variables = manifest.get("variables") or ()
     return {v["key"]: v["digest"] for v in variables if isinstance(v.get("digest"), str)}
 
 
-def _pair(first: list[Receipt], second: list[Receipt]) -> tuple[dict[str, str], dict[str, str]]:
+def _pair(first: Sequence[Receipt], second: Sequence[Receipt]) -> tuple[dict[str, str], dict[str, str]]:
     """Return the digests of one step to compare: of the states that the runs went on from, so the last ones.
 
     Where one run's fit ended and the other's went on, the variables as they were trained are compared: the
@@ -162,6 +161,20 @@ def _pair(first: list[Receipt], second: list[Receipt]) -> tuple[dict[str, str], 
     return _digests(first[-1], but=(END, HOST)), _digests(second[-1], but=(END, HOST))
 
 
+def compare_receipts(step: int, first: Sequence[Receipt], second: Sequence[Receipt]) -> StateParting | None:
+    """Compare two states of one step by their receipts, each the last of those that were saved of it.
+
+    Args:
+        step: The step.
+        first: Receipts of one side, in order of saving.
+        second: Those of the other.
+
+    Returns:
+        What differs, or None.
+    """
+    return _compare(step, *_pair(first, second))
+
+
 def _digests(receipt: Receipt, but: tuple[str, ...] = ()) -> dict[str, str]:
     return {leaf.path: leaf.digest for leaf in receipt.leaves if not leaf.path.startswith(but)}
 
@@ -173,11 +186,15 @@ def _compare(step: int, first: Mapping[str, str], second: Mapping[str, str]) -> 
     return StateParting(step, leaves, len(both), only) if leaves or only else None
 
 
-def _points(reading: Reading) -> Points:
-    """Return the points of a run with their places in the journal; the first value counts, as in MLflow."""
+def points_of(path: Path) -> Points:
+    """Return the points of a journal with their places in it; the first value counts, as in MLflow.
+
+    Args:
+        path: The journal; one that is not there has none.
+    """
     found: dict[str, dict[int, tuple[int, float]]] = {}
     place = 0
-    for record, _ in journal.read(reading.folder.journal):
+    for record, _ in journal.read(path):
         for point in points(record) if record.kind == "metrics" else ():
             if not point.metric.startswith(VOLATILE):
                 place += 1
@@ -185,7 +202,7 @@ def _points(reading: Reading) -> Points:
     return found
 
 
-def _first_point(first: Points, second: Points) -> tuple[PointParting | None, int]:
+def first_point(first: Points, second: Points) -> tuple[PointParting | None, int]:
     """Return the first point that differs, and the number of points that both have.
 
     A metric's points go by their step. Steps of several metrics may count different things (train steps,

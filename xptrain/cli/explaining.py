@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from rich.padding import Padding
@@ -11,17 +12,37 @@ from rich.text import Text
 from xptrain.analysis.causes import Cause, text_of
 from xptrain.analysis.explain import Explanation, explain
 from xptrain.analysis.parting import Parting
-from xptrain.analysis.reading import read
+from xptrain.analysis.proof.narrowing import Narrowed, narrow
+from xptrain.analysis.reading import Reading, read
+from xptrain.analysis.recorded import recorded
 from xptrain.cli import console
+from xptrain.cli.resuming import ask
 from xptrain.cli.syncing import settle
+from xptrain.provenance.diff.difference import check_allow
 from xptrain.tracking.folder import find, home
 
 _MOST_NAMES = 4
 _MOST_OTHERS = 6
 
 
-def explain_runs(first: str, second: str, as_json: bool) -> bool:
+def explain_runs(
+    first: str,
+    second: str,
+    as_json: bool,
+    *,
+    replay: bool = False,
+    allow: Sequence[str] = (),
+    yes: bool = False,
+) -> bool:
     """Print where two runs part and why; returns whether all states that both have are equal.
+
+    Args:
+        first: A run, as the user typed it.
+        second: The other one.
+        as_json: Print JSON.
+        replay: Train both again to find the very step.
+        allow: What may differ from the recorded runs then, although it moves bits.
+        yes: Do not ask then.
 
     Raises:
         RunNotFoundError: No run or more than one has one of the names.
@@ -29,9 +50,11 @@ def explain_runs(first: str, second: str, as_json: bool) -> bool:
     """
     folders = [find(name, home()) for name in (first, second)]
     found = explain(folders[0].key, folders[1].key, home=home())
-    readings = [read(folder) for folder in folders]
+    readings = (read(folders[0]), read(folders[1]))
+    narrowed = _narrow(readings, found, allow, yes) if replay else None
     if as_json:
-        console.print_json(found.to_json())
+        more = {} if narrowed is None else {"replayed": asdict(narrowed)}
+        console.print_json({**found.to_json(), **more})
     else:
         out = console.out()
         for reading in readings:
@@ -39,8 +62,40 @@ def explain_runs(first: str, second: str, as_json: bool) -> bool:
             title = Text(f"{name}  ") + Text(reading.info.key, "bold") + "  "
             out.print(title + console.status(reading.status) + f"  {reading.step} steps")
         _print(found)
+        if narrowed is not None:
+            _section("Trained again", _trained_again(found.runs, narrowed))
     settle(readings)
     return found.equal is True
+
+
+def _narrow(
+    readings: tuple[Reading, Reading], found: Explanation, allow: Sequence[str], yes: bool
+) -> Narrowed | None:
+    if not yes:
+        for reading in readings:
+            ask(reading, recorded(reading))
+    if found.parting.state is None:
+        console.err().print("nothing to train again: no two recorded states differ", style="dim")
+        return None
+    console.err().print("both runs are trained again, step by step, from where they were equal", style="dim")
+    return narrow(readings, found.parting, allow=check_allow(allow), yes=True)
+
+
+def _trained_again(keys: tuple[str, str], found: Narrowed) -> dict[str, Any]:
+    rows: dict[str, Any] = {}
+    if found.last_equal is not None:
+        rows["last equal state"] = f"step {found.last_equal}"
+    if found.state is not None:
+        names = sorted(found.state.leaves, key=lambda name: not name.startswith("model/"))
+        count = f"{len(found.state.leaves)} of {found.state.compared} tensors"
+        shown = ", ".join([*names[:_MOST_NAMES], *_more(names, _MOST_NAMES)])
+        rows["first other state"] = f"step {found.state.step}: {count}: {shown}"
+    else:
+        rows["states"] = "equal at every step: what made the runs part did not come again"
+    for key in keys:
+        if key in found.unlike_record:
+            rows[key] = "did not come to the state that it recorded: it does not repeat itself here"
+    return rows
 
 
 def _print(found: Explanation) -> None:

@@ -1,4 +1,4 @@
-"""`xptrain`: resume, list, show and compare runs, and serve them.
+"""`xptrain`: resume, prove, list, show and compare runs, and serve them.
 
 Commands load what they need when they run, so that `xptrain --help` is fast.
 """
@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from xptrain.errors import EXIT_DIFFERS, EXIT_INTERRUPTED, XptrainError
+from xptrain.errors import EXIT_DIFFERS, EXIT_INTERRUPTED, InexactError, XptrainError
 
 EXIT_CODES = """\
 Exit codes
@@ -35,6 +35,21 @@ app = typer.Typer(
 )
 Run = Annotated[str, typer.Argument(metavar="RUN", help=RUN, show_default=False)]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, and errors as JSON on stderr.")]
+Allow = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAMES",
+        help="What may differ although it moves bits, separated by commas: code, config, data, packages, "
+        "devices, topology, epochs, callbacks, hazards.",
+        show_default=False,
+    ),
+]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before the command is started.")]
+
+
+def names(allow: list[str] | None) -> list[str]:
+    """Return the names that were given, once or several times, separated by commas."""
+    return [name.strip() for text in allow or [] for name in text.split(",") if name.strip()]
 
 
 def _version(asked: bool) -> None:
@@ -61,18 +76,8 @@ def resume(
         list[str] | None,
         typer.Argument(metavar="[-- ARGS]", help="More arguments for the script.", show_default=False),
     ] = None,
-    allow: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAMES",
-            help="What may differ although it moves bits, separated by commas: code, config, data, packages, "
-            "devices, topology, epochs, callbacks, hazards.",
-            show_default=False,
-        ),
-    ] = None,
-    yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="Do not ask before the command is started.")
-    ] = False,
+    allow: Allow = None,
+    yes: Yes = False,
 ) -> None:
     """Start a run's recorded command again and go on from its newest checkpoint.
 
@@ -82,8 +87,34 @@ def resume(
     """
     from xptrain.cli.resuming import resume_run
 
-    names = [name.strip() for text in allow or [] for name in text.split(",") if name.strip()]
-    resume_run(run, extra or [], names, yes)
+    resume_run(run, extra or [], names(allow), yes)
+
+
+@app.command(rich_help_panel="Train")
+def fork(
+    run: Run,
+    step: Annotated[
+        int, typer.Option("--step", "-s", min=1, help="Step of the checkpoint.", show_default=False)
+    ],
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="Another value for the config.", show_default=False),
+    ] = None,
+    key: Annotated[str | None, typer.Option(help="Key of the new run.", show_default=False)] = None,
+    extra: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[-- ARGS]", help="More arguments for the script.", show_default=False),
+    ] = None,
+    yes: Yes = False,
+) -> None:
+    """Start a new run from a checkpoint of another one, with a changed config.
+
+    The script gets the changed values as `run.config`. Weights, optimizer, callbacks and the place in the
+    data are the checkpoint's; variables that the config sets, such as the learning rate, are the config's.
+    """
+    from xptrain.cli.forking import fork_run
+
+    fork_run(run, step, settings or [], key, extra or [], yes)
 
 
 @app.command(name="list", rich_help_panel="Look back")
@@ -132,13 +163,62 @@ def explain(
     exit_code: Annotated[
         bool, typer.Option("--exit-code", help="Exit with 8 unless all states that both have are equal.")
     ] = False,
+    replay: Annotated[
+        bool, typer.Option("--replay", help="Train both again, as `verify` does, to find the very step.")
+    ] = False,
+    allow: Allow = None,
+    yes: Yes = False,
     as_json: Json = False,
 ) -> None:
     """Say where two runs part, and what differed before it: the likely cause first."""
     from xptrain.cli.explaining import explain_runs
 
-    if not explain_runs(first, second, as_json) and exit_code:
+    equal = explain_runs(first, second, as_json, replay=replay, allow=names(allow), yes=yes)
+    if not equal and exit_code:
         raise typer.Exit(EXIT_DIFFERS)
+
+
+@app.command(rich_help_panel="Prove")
+def verify(
+    run: Run,
+    epoch: Annotated[
+        int | None,
+        typer.Option("--epoch", "-e", min=1, help="This epoch of the run, from 1.", show_default=False),
+    ] = None,
+    whole: Annotated[bool, typer.Option("--all", "-a", help="The whole run, from its beginning.")] = False,
+    allow: Allow = None,
+    yes: Yes = False,
+    as_json: Json = False,
+) -> None:
+    """Train a part of a run again beside its record and compare every bit; exits with 8 if any differs.
+
+    By default that is what was trained since the last checkpoint but one. Nothing of the run is changed. What
+    the script itself writes or sends, it writes and sends again.
+    """
+    from xptrain.cli.proving import verify_run
+
+    if not verify_run(run, epoch, whole, names(allow), yes, as_json):
+        raise typer.Exit(EXIT_DIFFERS)
+
+
+@app.command(rich_help_panel="Prove", context_settings={"ignore_unknown_options": True})
+def doctor(
+    command: Annotated[
+        list[str], typer.Argument(metavar="SCRIPT [ARGS]…", help="As after `python`.", show_default=False)
+    ],
+    steps: Annotated[int, typer.Option(min=2, help="Steps to train; give it before SCRIPT.")] = 6,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON; give it before SCRIPT.")] = False,
+) -> None:
+    """Tell before a long run whether it will resume exactly: train a few steps, kill, resume, compare.
+
+    Nothing is recorded. What the script itself writes or sends, it does write and send. Exits with 8 when
+    the resumed steps differ, with 5 when they are equal but the run's grade is `approximate`.
+    """
+    from xptrain.cli.proving import examine_script
+
+    found = examine_script(command, steps, as_json)
+    if not found.exact:
+        raise typer.Exit(InexactError.exit_code if found.resumes_exactly else EXIT_DIFFERS)
 
 
 @app.command(rich_help_panel="Look back")

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import os
 import shlex
-import socket
 import sys
 from collections.abc import Sequence
 
 import typer
 
 from xptrain.analysis.reading import Reading, read
+from xptrain.analysis.recorded import Recorded, recorded, refuse_strangers, strangers
 from xptrain.cli import console
-from xptrain.cli.recorded import Recorded, is_here, recorded
 from xptrain.cli.showing import where_it_goes_on
-from xptrain.errors import RunLiveError, UsageError
+from xptrain.errors import RunLiveError
 from xptrain.provenance.diff.difference import check_allow
 from xptrain.provenance.environment import environment_changes, resume_environment
-from xptrain.session.opening import check_checkpoint_folder, user_name
+from xptrain.session.opening import check_checkpoint_folder
 from xptrain.tracking.folder import find, home
 from xptrain.tracking.stores import check_sqlite, sqlite_path, unmask
 
@@ -56,8 +55,8 @@ def resume_run(name: str, extra: Sequence[str], allow: Sequence[str], yes: bool)
         check_sqlite(sqlite_path(uri))
     _say_what(reading, command)
     if not yes:
-        _ask(reading, command)
-    _become(reading, command, names)
+        ask(reading, command)
+    become(reading, command, names)
 
 
 def _refuse_live(reading: Reading) -> None:
@@ -98,25 +97,22 @@ def _say_what(reading: Reading, command: Recorded) -> None:
     console.err().print(console.facts(rows))
 
 
-def _ask(reading: Reading, command: Recorded) -> None:
-    """Ask before a command of somebody else is started (law L12)."""
-    info = reading.info
-    strange = [f"user {info.user}"] if info.user != user_name() else []
-    strange += [f"host {info.host}"] if info.host != socket.gethostname() else []
-    strange += [] if is_here(command.root, command.cwd) else [f"repository {command.root}"]
+def ask(reading: Reading, command: Recorded) -> None:
+    """Ask before a command of somebody else is started (law L12).
+
+    Raises:
+        UsageError: Nobody is here to answer.
+    """
+    strange = strangers(reading, command)
     if not strange:
         return
     if not sys.stdin.isatty():
-        raise UsageError(
-            f"the command of run {info.key} was recorded elsewhere, and nobody is here to confirm it",
-            expected="this user, host and repository",
-            found=", ".join(strange),
-            remedy="look at the command above; then give --yes",
-        )
+        refuse_strangers(reading, command, "look at the command above; then give --yes")
     typer.confirm(f"It was recorded by {', '.join(strange)}. Start it?", abort=True, err=True)
 
 
-def _become(reading: Reading, command: Recorded, allow: frozenset[str]) -> None:
+def become(reading: Reading, command: Recorded, allow: frozenset[str]) -> None:
+    """Let this process become a run's command."""
     env = resume_environment(command.environment, os.environ)
     env |= {"XPTRAIN_HOME": str(reading.folder.home), "XPTRAIN_RESUME": reading.info.key}
     env.pop("XPTRAIN_ALLOW", None)

@@ -9,11 +9,12 @@ from urllib.parse import unquote, urlsplit
 from rich.text import Text
 
 from xptrain.analysis.reading import AttemptFacts, Reading, read
+from xptrain.analysis.recorded import recorded
 from xptrain.checkpoint.receipts import Receipt
 from xptrain.cli import console
 from xptrain.cli.listing import summary
-from xptrain.cli.recorded import recorded
 from xptrain.cli.syncing import settle
+from xptrain.session.forked import Fork
 from xptrain.tracking.folder import find, home
 
 _MOST_ROWS = 12
@@ -67,7 +68,7 @@ def _print(reading: Reading, manifest: dict[str, Any]) -> None:
 
 def _facts(reading: Reading, manifest: dict[str, Any]) -> dict[str, Any]:
     info, code, devices = reading.info, manifest.get("code") or {}, manifest.get("devices") or {}
-    git = code.get("git") or {}
+    git, fork = code.get("git") or {}, Fork.of(info)
     kinds = ", ".join(f"{count} x {kind}" for kind, count in (devices.get("kinds") or {}).items())
     commit = (git.get("commit") or "")[:12] + (" with uncommitted edits" if git.get("dirty") else "")
     versions = (manifest.get("packages") or {}).get("bit_movers") or {}
@@ -82,6 +83,7 @@ def _facts(reading: Reading, manifest: dict[str, Any]) -> dict[str, Any]:
         "grade": console.grade(reading.grade or "not known before the first fit"),
         "config": ", ".join(f"{name}={value}" for name, value in (info.setup.get("config") or {}).items()),
         "seed": info.setup.get("seed"),
+        "fork of": "" if fork is None else f"{fork.parent}, from step {fork.step}",
         "started": f"{console.when(info.created_ms)} by {info.user} on {info.host}",
         "trained on": kinds,
         "commit": commit,

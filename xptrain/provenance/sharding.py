@@ -1,19 +1,25 @@
-"""How each variable is laid out over the devices. Works on duck types: nothing is imported or started."""
+"""How each variable is laid out over the devices, and which bits it holds.
+
+Works on duck types: JAX is neither imported nor started.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any
 
+from xptrain.state.digest import digest_array
+
 
 def describe_variables(records: Iterable[tuple[str, str, str, Any]]) -> list[dict[str, Any]]:
-    """Describe variables and their sharding.
+    """Describe variables, their sharding and their bits.
 
     Args:
         records: Tuples (key, role, path, array); the array is a JAX or NumPy array of any shape.
 
     Returns:
-        One JSON object each: `key`, `role`, `path`, `shape`, `dtype`, `sharding` (see `describe_sharding`).
+        One JSON object each: `key`, `role`, `path`, `shape`, `dtype`, `sharding` (see `describe_sharding`) and
+        `digest` (see `digest_array`), which an array that is spread over several processes lacks.
 
     Example:
         >>> import numpy as np
@@ -28,6 +34,7 @@ def describe_variables(records: Iterable[tuple[str, str, str, Any]]) -> list[dic
             "shape": [int(size) for size in array.shape],
             "dtype": str(array.dtype),
             "sharding": describe_sharding(array),
+            **({"digest": digest_array(array)} if getattr(array, "is_fully_addressable", True) else {}),
         }
         for key, role, path, array in records
     ]

@@ -17,6 +17,7 @@ from xptrain.state.snapshot import Snapshot
 
 if TYPE_CHECKING:
     from xptrain.checkpoint.saver import Saver
+    from xptrain.session.replay import Replay
 
 
 class Checkpoints:
@@ -28,6 +29,8 @@ class Checkpoints:
         before_commit: Makes the journal durable; called with the step.
         after_commit: Tells the tracker; called with the receipt of a checkpoint that is visible.
         say: Tells the user a sentence.
+        replay: What is done with states instead of saving them, in a replay.
+        is_fork: Whether a run without an attempt has checkpoints all the same: those it was forked with.
     """
 
     def __init__(
@@ -37,6 +40,9 @@ class Checkpoints:
         before_commit: Callable[[int], None],
         after_commit: Callable[[Receipt], None],
         say: Callable[[str], None],
+        *,
+        replay: Replay | None = None,
+        is_fork: bool = False,
     ) -> None:
         self.folder = folder
         self.lock = RunLock(folder)
@@ -45,6 +51,8 @@ class Checkpoints:
         self._before_commit = before_commit
         self._after_commit = after_commit
         self._say = say
+        self._replay = replay
+        self._is_fork = is_fork
         self._newest: Loaded | None = None
         self._newest_fit = -1
         self._searched = False
@@ -62,6 +70,9 @@ class Checkpoints:
 
         Read without verifying: a wrong position costs memory or time, never a point.
         """
+        if self._replay is not None or self._is_fork:
+            # Their journals begin anew.
+            return 0
         folder = Folder(self.folder)
         try:
             newest = folder.folder_of(max(folder.steps()))
@@ -80,7 +91,7 @@ class Checkpoints:
         """
         if not self._searched:
             self._searched = True
-            if self.attempt > 1:
+            if self.attempt > 1 or self._is_fork:
                 seen = len(self._saver.store.notices)
                 self._newest = self._saver.store.newest_good()
                 for notice in self._saver.store.notices[seen:]:
@@ -111,6 +122,8 @@ class Checkpoints:
 
     def due(self, step: int, steps_done: int, epochs_done: int | None) -> bool:
         """Tell whether the policy wants a checkpoint at this step boundary."""
+        if self._replay is not None:
+            return self._replay.due(step)
         return self._policy.due(
             SaveEvent(
                 step=step,
@@ -129,14 +142,21 @@ class Checkpoints:
     @property
     def wants_steps(self) -> bool:
         """Whether the policy can want a checkpoint inside an epoch."""
-        return self._policy.wants_steps
+        return self._replay is not None or self._policy.wants_steps
 
     def save(self, snapshot: Snapshot) -> None:
         """Save in the background; raises what an earlier save failed with."""
         if snapshot.cursor.fit < self._newest_fit:
             # A fit that is repeated on the way to the newest checkpoint.
             return
+        if self._replay is not None:
+            self._replay.take(snapshot, self.attempt, self._save_now)
+            return
         self._saver.submit(snapshot)
+
+    def _save_now(self, snapshot: Snapshot) -> None:
+        self._saver.submit(snapshot)
+        self._saver.wait()
 
     def make_room(self) -> None:
         """Wait for a save in flight, so that its snapshot is gone before the next is taken."""

@@ -15,11 +15,13 @@ class Delivery:
     Args:
         folder: The run.
         uri: Complete tracking URI, passwords included.
+        is_on: False in a replay, of which the tracking store must not hear.
     """
 
-    def __init__(self, folder: RunFolder, uri: str) -> None:
+    def __init__(self, folder: RunFolder, uri: str, *, is_on: bool = True) -> None:
         self._folder = folder
         self._uri = uri
+        self._is_on = is_on
 
     def start(self) -> None:
         """Start the recorder.
@@ -27,14 +29,18 @@ class Delivery:
         Raises:
             TrackerError: If it cannot be started.
         """
-        recorder.spawn(self._folder, self._uri)
+        if self._is_on:
+            recorder.spawn(self._folder, self._uri)
 
     def keep(self) -> None:
         """Start the recorder again if it died; training goes on either way."""
-        recorder.ensure(self._folder, self._uri)
+        if self._is_on:
+            recorder.ensure(self._folder, self._uri)
 
     def wait(self) -> None:
         """Give the recorder a moment to deliver the end of the journal, and say when that was too short."""
+        if not self._is_on:
+            return
         self.keep()
         if not self._folder.wait_delivered(self._folder.journal.stat().st_size, _PATIENCE_S):
             say(

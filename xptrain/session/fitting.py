@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -16,13 +15,12 @@ from xptrain.provenance.grade import Grade, admit, require
 from xptrain.provenance.hazards import Hit
 from xptrain.provenance.manifest import capture_dynamic
 from xptrain.provenance.summary import difference_table
-from xptrain.session.config import flatten
 from xptrain.session.opening import known_now
 from xptrain.session.readable import say
-from xptrain.session.sections import fit_section, hazards_text, params
+from xptrain.session.recording import record_fit
+from xptrain.session.sections import fit_section
 from xptrain.state.records import VariableRecord
 from xptrain.state.snapshot import Snapshot
-from xptrain.training.describe import summary
 from xptrain.training.logs import flat, is_number, numbers
 from xptrain.training.observer import Epoch, Plan, Restored, Start
 
@@ -56,7 +54,9 @@ class RunObserver:
         self._began = False
         self._step_before = 0
         self._loaded: Loaded | None = None
+        self._is_forking = False
         self.wants_steps = run.checkpoints.wants_steps
+        self.files = None if run.replay is None else run.replay.files
 
     def begin(self, plan: Plan, model: Any, records: Sequence[VariableRecord]) -> Start:
         """Find the checkpoint, capture what must be equal, and say where the fit goes on."""
@@ -68,6 +68,9 @@ class RunObserver:
         self._model = model
         self._began, self._step_before = False, run.step
         loaded = self._loaded = run.checkpoints.for_fit(self._fit)
+        if loaded is not None and run.fork is not None:
+            self._is_forking = loaded.receipt.step <= run.fork.step
+            loaded = run.fork.adopt(loaded, records)
         data = fingerprint(plan.data)
         self._manifest = capture_dynamic(
             run.manifest,
@@ -131,6 +134,7 @@ class RunObserver:
         self, program: Callable[[], str | None], uncaptured: Sequence[str], changes: Sequence[Any]
     ) -> None:
         """Compare the compiled program, grade the run, and record the attempt's manifest."""
+        run = self._run
         self._has_begun()
         lowered = program()
         self._manifest["program"] = {} if lowered is None else {"train": lowered}
@@ -143,20 +147,25 @@ class RunObserver:
                 f"{c.callback}.{c.name}",
                 c.before,
                 c.after,
-                "refuse" if c.moves_bits else "tell",
+                "refuse" if c.moves_bits and not self._is_forking else "tell",
                 "this attempt's value is used",
             )
             for c in changes
+            # A replay writes elsewhere.
+            if c.moves_bits or run.replay is None
         ]
         # A grade never rises again: the steps before this attempt are part of the run.
         grade = self._admit(uncaptured).lower(self._grade.level, *self._grade.reasons)
         told = [difference for difference in self._differences if difference.severity == "tell"]
         if self._differences:
-            table = difference_table(self._differences, self._run.settings.allow)
+            table = difference_table(self._differences, run.settings.allow)
             say(f"changed since the run was started:\n{table}")
         self._manifest["grade"] = grade.as_json()
         self._manifest["differences"] = [str(difference) for difference in self._differences]
-        self._record(grade, bool(told))
+        self._merge_grade(grade)
+        record_fit(run, self._manifest, self._model, self._fit, bool(told))
+        if self._fit == 0:
+            say(f"run {run.key}: {run.grade}")
 
     def step(self, step: int, logs: Mapping[str, Any], count: int = 1) -> None:
         """Queue the values of one step, or of several; nothing waits."""
@@ -306,41 +315,3 @@ class RunObserver:
             where += f" (epoch {cursor.epoch + 1} of {plan.epochs}{batch})"
         say(where)
         self._note_start(receipt.step)
-
-    def _record(self, grade: Grade, changed: bool) -> None:
-        run, manifest = self._run, self._manifest
-        path = run.manifests.write(manifest, run.attempt, self._fit)
-        run.keep_text(path.read_text(), path.name, "manifest")
-        self._merge_grade(grade)
-        layout = json.dumps(manifest["variables"], indent=1)
-        suffix = f"-fit-{self._fit}" if self._fit else ""
-        if run.attempt == 1 or changed:
-            run.keep_text(layout, f"sharding{suffix}.json", "")
-            run.keep_text(summary(self._model), f"summary{suffix}.txt", "model")
-        run.keep_text(hazards_text(manifest["hazards"]), "hazards.txt", "manifest")
-        topology = manifest.get("topology") or {}
-        devices = manifest["devices"]
-        run.writer.append(
-            "tags",
-            values={
-                "xptrain.grade": str(run.grade),
-                "xptrain.data": manifest["data"]["digest"],
-                "xptrain.device": ", ".join(f"{n} x {kind}" for kind, n in devices["kinds"].items()),
-                "xptrain.mesh": topology.get("mesh_text") or "none",
-                "xptrain.program": manifest["program"].get("train", "not compiled"),
-            },
-        )
-        prefix = f"fit{self._fit}." if self._fit else ""
-        taken = flatten(run.config.to_dict())
-        values = {prefix + name: value for name, value in params(manifest).items() if name not in taken}
-        run.writer.append("params", values=values)
-        run.writer.append(
-            "dataset",
-            name=f"{run.settings.experiment}{suffix}",
-            digest=manifest["data"]["digest"],
-            source="arrays in memory",
-            profile=manifest["data"]["profile"],
-            context="training",
-        )
-        if self._fit == 0:
-            say(f"run {run.key}: {run.grade}")

@@ -12,11 +12,12 @@ from xptrain.checkpoint.receipts import Loaded, Receipt
 from xptrain.errors import FencedError, UsageError, XptrainError
 from xptrain.provenance import devices, flags
 from xptrain.provenance.grade import Grade
-from xptrain.session import compile_cache, identity, opening, readable
+from xptrain.session import compile_cache, identity, opening, readable, replay
 from xptrain.session.checkpoints import Checkpoints
 from xptrain.session.config import Config
 from xptrain.session.delivery import Delivery
 from xptrain.session.ending import fetch, outcome, tell_the_end
+from xptrain.session.forked import Fork
 from xptrain.session.manifests import Manifests
 from xptrain.session.preemption import Preempted, Preemption
 from xptrain.session.recorded import Recorded, RunState
@@ -55,6 +56,8 @@ class Life(Recorded):
         self.manifests: Manifests
         self.checkpoints: Checkpoints
         self.compile_cache = compile_cache.CompileCache("none")
+        self.replay: replay.Replay | None = None
+        self.fork: Fork | None = None
         self._fits = 0
         self.loop: OwnLoop | None = None
         self.status = "RUNNING"
@@ -83,7 +86,8 @@ class Life(Recorded):
         if self.settings.deterministic:
             flags.make_deterministic(devices.backend_started())
         found = opening.find_or_create(self.settings)
-        self.folder = found.folder
+        self.folder, self.fork = found.folder, found.fork
+        self.replay = replay.of_run(found.folder.key)
         self.manifests = Manifests(found.folder.path)
         self.checkpoints = Checkpoints(
             Path(found.folder.info.checkpoint_dir),
@@ -91,6 +95,8 @@ class Life(Recorded):
             self._make_durable,
             self._tell_checkpoint,
             readable.say,
+            replay=self.replay,
+            is_fork=found.fork is not None,
         )
         self.attempt = self.checkpoints.acquire(above=found.attempts)
         try:
@@ -106,7 +112,8 @@ class Life(Recorded):
     def _open(self, found: opening.Found) -> None:
         static, told = opening.capture(found, self.settings, self.attempt, self.manifests)
         # After the flags are set, which a compiled program depends on.
-        self.compile_cache = compile_cache.use(found.folder.home, readable.say)
+        kept = self.replay.orders.compiled if self.replay is not None else None
+        self.compile_cache = compile_cache.use(Path(kept or found.folder.home), readable.say)
         static.record["compile_cache"] = self.compile_cache.as_json()
         self.config, self.seed, self.manifest = Config(found.config), found.seed, static.record
         journal = Journal(found.folder.journal)
@@ -136,16 +143,17 @@ class Life(Recorded):
             "xptrain.commit": git.get("commit") or "none",
             "xptrain.dirty": str(bool(git.get("dirty"))).lower(),
             **user_tags(self.settings.tags),
+            **({} if found.fork is None else found.fork.tags()),
         }
         self.writer.append("tags", values=tags)
-        if not found.resumed:
+        if not found.attempts:
             config_text = opening.config_text(found.config)
             self.keep_text(config_text, "config.json", "")
         for path, text in static.artifacts.items():
             parent, _, file = path.rpartition("/")
             target = parent if self.attempt == 1 else f"attempt-{self.attempt}/{parent}".rstrip("/")
             self.keep_text(text, file, target)
-        self.delivery = Delivery(found.folder, found.uri)
+        self.delivery = Delivery(found.folder, found.uri, is_on=replay.ordered() is None)
         self.delivery.start()
         seed_everything(self.seed)
         identity.PROCESS.count()

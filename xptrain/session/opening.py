@@ -7,7 +7,7 @@ import json
 import os
 import socket
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,9 @@ from xptrain.provenance.diff import compare as diff
 from xptrain.provenance.diff.difference import Difference
 from xptrain.provenance.manifest import Capture, capture_static
 from xptrain.secrets.redact import redact_mapping
-from xptrain.session import identity
+from xptrain.session import identity, replay
 from xptrain.session.config import flatten
+from xptrain.session.forked import Fork
 from xptrain.session.manifests import Manifests
 from xptrain.session.settings import Settings
 from xptrain.tracking.attempts import is_live, run_state
@@ -40,6 +41,8 @@ class Found:
         resumed: True when it existed before.
         attempts: Attempts so far.
         uri: Complete tracking URI; the recorded one has its password masked.
+        offered: Config that the script gave to `run()`, with what a fork changes; None without any.
+        fork: What the run is a fork of, or None.
     """
 
     folder: RunFolder
@@ -48,6 +51,8 @@ class Found:
     resumed: bool
     attempts: int
     uri: str
+    offered: dict[str, Any] | None = None
+    fork: Fork | None = None
 
 
 def find_or_create(settings: Settings) -> Found:
@@ -62,8 +67,15 @@ def find_or_create(settings: Settings) -> Found:
     folder, key = identity.target(settings, home)
     if folder is not None:
         return _existing(folder, settings)
+    if (rehearsal := replay.ordered()) is not None:
+        # All that it leaves behind lies in its own home.
+        settings = replace(settings, tracking_uri=None, checkpoint_dir=None)
     store = check_store(settings.tracking_uri, home)
-    seed = settings.seed if settings.seed is not None else int.from_bytes(os.urandom(4), "little")
+    seed = settings.seed
+    if seed is None and rehearsal is not None:
+        seed = rehearsal.orders.seed
+    if seed is None:
+        seed = int.from_bytes(os.urandom(4), "little")
     config = settings.config or {}
     name, place = identity.PROCESS.next_place()
     checkpoint_dir = settings.checkpoint_dir / key if settings.checkpoint_dir else None
@@ -91,7 +103,8 @@ def find_or_create(settings: Settings) -> Found:
             "auto": identity.automatic_id(settings),
         },
     )
-    return Found(create(info, home), config, seed, resumed=False, attempts=0, uri=store.uri)
+    folder = create(info, home)
+    return Found(folder, config, seed, resumed=False, attempts=0, uri=store.uri, offered=settings.config)
 
 
 def _existing(folder: RunFolder, settings: Settings) -> Found:
@@ -111,15 +124,19 @@ def _existing(folder: RunFolder, settings: Settings) -> Found:
     if state.attempt is not None:
         check_checkpoint_folder(info)
     recorded = dict(setup.get("config") or {})
-    config = recorded
-    if settings.config is not None:
+    config, fork, offered = recorded, Fork.of(info), settings.config
+    if offered is not None:
+        offered = offered if fork is None else fork.change(offered)
         # Secrets are not recorded: they come from the script each time. With `allow` its values hold.
-        shown = redact_mapping(settings.config)[0]
+        shown = redact_mapping(offered)[0]
         if shown == recorded or "config" in settings.allow:
-            config = settings.config
+            config = offered
     seed = int(setup.get("seed", settings.seed or 0))
     attempts = state.attempt.attempt if state.attempt else 0
-    return Found(folder, config, seed, resumed=True, attempts=attempts, uri=unmask(info.tracking_uri))
+    if (rehearsal := replay.ordered()) is not None:
+        attempts = max(attempts, rehearsal.orders.attempts)
+    uri = unmask(info.tracking_uri)
+    return Found(folder, config, seed, True, attempts, uri, offered, fork)
 
 
 def check_checkpoint_folder(info: RunInfo) -> None:
@@ -155,7 +172,7 @@ def capture(found: Found, settings: Settings, attempt: int, manifests: Manifests
     Raises:
         ChangedError: If something that moves bits changed and is not allowed.
     """
-    offered = settings.config if settings.config is not None else found.config
+    offered = found.offered if found.offered is not None else found.config
     seed = settings.seed if settings.seed is not None else found.seed
     static = capture_static(config=offered, seed=seed, attempt=attempt)
     before = manifests.last(attempt)

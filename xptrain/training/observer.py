@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 from xptrain.state.records import VariableRecord
@@ -107,7 +108,13 @@ class Epoch:
 
 
 class Observer(Protocol):
-    """Watches one fit."""
+    """Watches one fit.
+
+    Attributes:
+        files: Folder in which callbacks of Keras write instead of where they say; None as a rule.
+    """
+
+    files: Path | None
 
     def begin(self, plan: Plan, model: Any, records: Sequence[VariableRecord]) -> Start:
         """Called once, after the model is built and before the callbacks' `on_train_begin`."""
@@ -192,6 +199,7 @@ class NoObserver:
         step: Train steps done before it.
     """
 
+    files: Path | None = None
     wants_steps = False
     stopping = False
 

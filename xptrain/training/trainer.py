@@ -40,6 +40,7 @@ class Trainer:
         self._fits = 0
         self._step = 0
         self._observer: Observer | None = None
+        self.rescue: on_batch.Rescue | None = None
 
     @classmethod
     def observed(cls, model: Any, observer: Observer, seed: int) -> Trainer:
@@ -138,6 +139,9 @@ class Trainer:
         called = kc.callback_list(
             model, callbacks, history=True, verbose=verbose, epochs=epochs, steps=source.num_batches
         )
+        observer = self._observer or NoObserver(self._seed, self._fits, self._step)
+        if observer.files is not None:
+            kc.write_elsewhere(called, observer.files)
         plan = Plan(
             epochs=epochs,
             initial_epoch=initial_epoch,
@@ -163,7 +167,7 @@ class Trainer:
             source=source,
             validation=validation,
             callbacks=called,
-            observer=self._observer or NoObserver(self._seed, self._fits, self._step),
+            observer=observer,
             progress=Progress(0 if kc.has_progress_bar(called) else verbose, epochs, source.num_batches),
         )
         fit.run()
@@ -275,7 +279,7 @@ class Trainer:
         """
         checks.check_compiled(self.model, "train_on_batch")
         before = None if self._observer is None else self._observer.before_step
-        logs = on_batch.train(self.model, x, y, sample_weight, class_weight, before)
+        logs = on_batch.train(self.model, x, y, sample_weight, class_weight, before, self.rescue)
         self._step += 1
         if self._observer is not None:
             self._observer.trained()

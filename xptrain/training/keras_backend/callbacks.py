@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+from pathlib import Path
 from typing import Any
 
 
@@ -93,3 +95,34 @@ def initial_epoch(model: Any) -> int | None:
 def set_initial_epoch(model: Any, epoch: int | None) -> None:
     """Set what `initial_epoch` returns."""
     model._initial_epoch = epoch
+
+
+def write_elsewhere(callbacks: Any, folder: Path) -> None:
+    """Let callbacks of Keras that write files write them into a folder: nobody's files are touched.
+
+    Args:
+        callbacks: A `CallbackList`, before `on_train_begin`.
+        folder: The folder; each callback gets one of its own in it.
+    """
+    import keras
+
+    for number, callback in enumerate(callbacks.callbacks):
+        for name in ("CSVLogger", "ModelCheckpoint", "BackupAndRestore", "TensorBoard", "OrbaxCheckpoint"):
+            kind = getattr(keras.callbacks, name, None)
+            if kind is not None and isinstance(callback, kind):
+                _write_to(callback, folder / str(number))
+    # The rows before the checkpoint are not in the new file.
+    warnings.filterwarnings("ignore", message="CSVLogger: ")
+
+
+def _write_to(callback: Any, folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    old = next(
+        (str(vars(callback)[n]) for n in ("backup_dir", "log_dir", "directory") if n in vars(callback)), ""
+    )
+    for name, value in list(vars(callback).items()):
+        if name in ("filename", "filepath"):
+            setattr(callback, name, str(folder / Path(str(value)).name))
+        elif old and isinstance(value, str) and value.startswith(old):
+            # The folder, and the files in it that were named when the callback was made.
+            setattr(callback, name, str(folder) + value[len(old) :])

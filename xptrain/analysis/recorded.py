@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
+import socket
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,6 +15,7 @@ from typing import Any
 from xptrain.analysis.reading import Reading
 from xptrain.errors import UsageError
 from xptrain.secrets.redact import REDACTED
+from xptrain.session.opening import user_name
 
 
 @dataclass(frozen=True)
@@ -154,6 +156,34 @@ def _as_typed(code: Mapping[str, Any]) -> str | None:
     if script and typed and os.path.realpath(Path(code["cwd"]) / typed) == os.path.realpath(script):
         return str(typed)
     return None if script is None else str(script)
+
+
+def strangers(reading: Reading, command: Recorded) -> list[str]:
+    """Return what of a run's origin is not here and now: another user, host or repository (law L12).
+
+    Args:
+        reading: The run.
+        command: Its command.
+    """
+    info = reading.info
+    found = [f"user {info.user}"] if info.user != user_name() else []
+    found += [f"host {info.host}"] if info.host != socket.gethostname() else []
+    return found + ([] if is_here(command.root, command.cwd) else [f"repository {command.root}"])
+
+
+def refuse_strangers(reading: Reading, command: Recorded, remedy: str) -> None:
+    """Refuse to start a command that was recorded elsewhere without being told to.
+
+    Raises:
+        UsageError: It was recorded by another user, on another host or in another repository.
+    """
+    if found := strangers(reading, command):
+        raise UsageError(
+            f"the command of run {reading.info.key} was recorded elsewhere, and nobody is here to confirm it",
+            expected="this user, host and repository",
+            found=f"{', '.join(found)}: {command.shown}",
+            remedy=remedy,
+        )
 
 
 def is_here(root: str, cwd: str) -> bool:

@@ -1,0 +1,121 @@
+"""Copies of a run that end at one of its checkpoints: for a replay, or for a fork."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Collection
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from xptrain.analysis.reading import Reading, read
+from xptrain.checkpoint.folder import step_name
+from xptrain.checkpoint.receipts import Receipt, unseal
+from xptrain.errors import CheckpointNotFoundError
+from xptrain.tracking.folder import Delivered, RunFolder, RunInfo, all_runs
+
+_LEDGER: Final = "ledger.jsonl"
+
+
+def lay_out(reading: Reading, home: Path, at: Receipt | None) -> RunFolder:
+    """Lay out a home in which a run can be replayed from a checkpoint.
+
+    The runs that its process opened before it are there, too, since its script opens them again.
+
+    Args:
+        reading: The run.
+        home: The new home; it must not exist.
+        at: The checkpoint, or None to begin at the beginning.
+
+    Returns:
+        The run's folder in it. Its journal is empty; its checkpoints are hard links where that is possible.
+
+    Raises:
+        CheckpointNotFoundError: The checkpoint went away meanwhile.
+    """
+    setup = reading.info.setup
+    for folder in all_runs(reading.folder.home):
+        other = folder.info.setup
+        if (
+            folder.key != reading.info.key
+            and other.get("process") == setup.get("process")
+            and other.get("place", 0) < setup.get("place", 0)
+        ):
+            earlier = read(folder)
+            newest = max(earlier.receipts, key=lambda receipt: receipt.step, default=None)
+            _lay_out_one(earlier, home, newest)
+    return _lay_out_one(reading, home, at)
+
+
+def _lay_out_one(reading: Reading, home: Path, at: Receipt | None) -> RunFolder:
+    target = RunFolder(home / "runs" / reading.info.key)
+    info = replace(reading.info, checkpoint_dir=str(target.path / "checkpoints"))
+    make_run(target, info)
+    manifests = reading.folder.path / "manifest"
+    if manifests.is_dir():
+        shutil.copytree(manifests, target.path / "manifest")
+    if reading.run_id is not None:
+        target.acknowledge(Delivered(run_id=reading.run_id))
+    copy_checkpoints(reading, target, at)
+    return target
+
+
+def make_run(target: RunFolder, info: RunInfo) -> None:
+    """Make the folder of a copy, with an identity and nothing else.
+
+    Args:
+        target: The folder.
+        info: Its identity.
+    """
+    target.artifacts.mkdir(parents=True)
+    Path(info.checkpoint_dir).mkdir(parents=True, exist_ok=True)
+    info.write(target.run_json)
+
+
+def copy_checkpoints(reading: Reading, target: RunFolder, at: Receipt | None) -> None:
+    """Copy a checkpoint, and the last ones of the fits before it, with their lines of the ledger.
+
+    Args:
+        reading: The run.
+        target: The folder of the copy, with its identity.
+        at: The checkpoint; nothing is copied for None.
+
+    Raises:
+        CheckpointNotFoundError: One of them is not there.
+    """
+    if at is None:
+        return
+    steps = {at.step} | {r.step for r in reading.receipts if r.cursor.done and r.cursor.fit < at.cursor.fit}
+    source, place = reading.checkpoints, Path(target.info.checkpoint_dir)
+    for step in sorted(steps):
+        try:
+            shutil.copytree(source.folder_of(step), place / step_name(step), copy_function=_link)
+        except (FileNotFoundError, shutil.Error) as error:
+            raise CheckpointNotFoundError(
+                f"run {reading.info.key} has no checkpoint of step {step} any more",
+                expected=f"a folder {source.folder_of(step)}",
+                found="it was deleted meanwhile",
+                remedy="try again: a run that is being trained deletes its older checkpoints",
+            ) from error
+    ledger = source.path / _LEDGER
+    if ledger.is_file():
+        lines = [line for line in ledger.read_bytes().splitlines() if _is_of(line, steps)]
+        (place / _LEDGER).write_bytes(b"".join(line + b"\n" for line in lines))
+
+
+def _is_of(line: bytes, steps: Collection[int]) -> bool:
+    try:
+        record = unseal(line)
+    except ValueError:
+        return False
+    return record["kind"] == "saved" and record["receipt"]["step"] in steps
+
+
+def _link(source: str, target: str) -> str:
+    try:
+        os.link(source, target)
+    except OSError:
+        # Another file system, or one without hard links.
+        shutil.copy2(source, target)
+    return target

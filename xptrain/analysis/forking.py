@@ -1,0 +1,133 @@
+"""Forks: a new run from a checkpoint of another one, with a changed config."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from xptrain.analysis.copies import copy_checkpoints, make_run
+from xptrain.analysis.reading import Reading
+from xptrain.checkpoint.receipts import Receipt
+from xptrain.errors import CheckpointNotFoundError, UsageError
+from xptrain.session.forked import Fork, changed
+from xptrain.session.opening import user_name
+from xptrain.tracking.durable import now_ms
+from xptrain.tracking.folder import RunFolder, new_key
+
+
+def fork(reading: Reading, step: int, changes: Mapping[str, Any], key: str | None = None) -> RunFolder:
+    """Make a run that goes on from a checkpoint of another one; nothing is trained yet.
+
+    Args:
+        reading: The other run.
+        step: Step of its checkpoint.
+        changes: New values of its config, by dotted name.
+        key: Key of the new run; drawn when None.
+
+    Returns:
+        The folder of the new run: its checkpoints are copies, its journal is empty.
+
+    Raises:
+        CheckpointNotFoundError: There is no such checkpoint.
+        UsageError: The config has no such value, or one of another kind.
+    """
+    info = reading.info
+    at = _checkpoint(reading, step)
+    config = dict(info.setup.get("config") or {})
+    new = changed(config, changes)
+    key = key or new_key()
+    target = RunFolder(reading.folder.path.parent / key)
+    if target.path.exists():
+        raise UsageError(f"a run with the key {key} exists", found=str(target.path))
+    record = Fork(info.key, reading.run_id, step, dict(changes), _initial(reading, at))
+    setup = {name: value for name, value in info.setup.items() if name not in ("auto", "process", "place")}
+    child = replace(
+        info,
+        key=key,
+        name=key if info.name in (None, info.key) else f"{info.name} (fork)",
+        created_ms=now_ms(),
+        checkpoint_dir=str(_place(info.checkpoint_dir, reading, target)),
+        user=user_name(),
+        host=socket.gethostname(),
+        setup={**setup, "config": new, "fork": asdict(record), "process": key, "place": 0},
+    )
+    make_run(target, child)
+    copy_checkpoints(reading, target, at)
+    return target
+
+
+def parse(settings: list[str], config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what `--set NAME=VALUE` means; values are JSON, or else text.
+
+    Args:
+        settings: The texts.
+        config: The config that they change, for the kind of each value.
+
+    Raises:
+        UsageError: A text has no `=`, or a value is of another kind than the one it replaces.
+    """
+    changes = {}
+    for text in settings:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise UsageError("--set cannot be used", expected="NAME=VALUE", found=text)
+        changes[name] = _value(value)
+    new = changed(config, changes)
+    for name, value in changes.items():
+        old, now = _get(config, name), _get(new, name)
+        numbers = isinstance(old, int | float) and isinstance(now, int | float)
+        fits = numbers and isinstance(old, bool) == isinstance(now, bool)
+        if not fits and old is not None and type(old) is not type(now):
+            raise UsageError(
+                f"the config's {name} is of another kind",
+                expected=f"a value like {json.dumps(old)}",
+                found=json.dumps(value),
+                remedy="write text with quotes where it could be a number: --set 'name=\"1\"'",
+            )
+    return changes
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _get(config: Any, name: str) -> Any:
+    for part in name.split("."):
+        config = config[part]
+    return config
+
+
+def _place(checkpoint_dir: str, reading: Reading, target: RunFolder) -> Path:
+    """Return where the checkpoints go: beside those of the other run, as `checkpoint_dir=` has it."""
+    own = reading.folder.path / "checkpoints"
+    return (
+        target.path / "checkpoints"
+        if Path(checkpoint_dir) == own
+        else Path(checkpoint_dir).parent / target.key
+    )
+
+
+def _checkpoint(reading: Reading, step: int) -> Receipt:
+    for receipt in reading.receipts:
+        if receipt.step == step:
+            return receipt
+    there = ", ".join(str(receipt.step) for receipt in reading.receipts)
+    raise CheckpointNotFoundError(
+        f"run {reading.info.key} has no checkpoint of step {step}",
+        expected=f"one of the steps {there}" if there else "a run with a checkpoint",
+        found=str(step),
+        remedy="keep more of them with checkpoint=(every(…), keep(n))",
+    )
+
+
+def _initial(reading: Reading, at: Receipt) -> dict[str, str]:
+    """Return the digests of the optimizer's variables before the first step of a checkpoint's fit."""
+    variables = reading.manifest(at.cursor.fit).get("variables") or ()
+    return {v["key"]: v["digest"] for v in variables if v["role"] == "optimizer" and "digest" in v}

@@ -1,0 +1,168 @@
+"""Replays: the run's own command once more, in a home of its own, with its record switched off."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from xptrain.analysis.copies import lay_out
+from xptrain.analysis.parting import Points, points_of
+from xptrain.analysis.reading import Reading
+from xptrain.analysis.recorded import Recorded
+from xptrain.checkpoint.receipts import Receipt
+from xptrain.errors import (
+    CheckpointError,
+    InexactError,
+    RunLiveError,
+    RunNotFoundError,
+    TrackerError,
+    UsageError,
+    XptrainError,
+)
+from xptrain.provenance.environment import resume_environment
+from xptrain.session.replay import VARIABLE, Orders, State, states
+
+# What a child says by its exit code is said again.
+_ERRORS: Final = {
+    kind.exit_code: kind
+    for kind in (UsageError, RunNotFoundError, RunLiveError, InexactError, CheckpointError, TrackerError)
+}
+_TAIL: Final = 12
+
+
+@dataclass(frozen=True)
+class Replay:
+    """What came out of a replay.
+
+    Args:
+        states: The states that were digested, in order.
+        points: The values that were logged.
+        seconds: How long the process took, in seconds.
+    """
+
+    states: tuple[State, ...]
+    points: Points
+    seconds: float
+
+
+def replay(
+    reading: Reading,
+    command: Recorded,
+    start: Receipt | None,
+    stop: Receipt,
+    *,
+    steps: Collection[int] | None,
+    allow: Collection[str] = (),
+    quiet: bool = False,
+) -> Replay:
+    """Train a part of a run again, from one of its checkpoints.
+
+    Args:
+        reading: The run.
+        command: Its command.
+        start: The checkpoint to begin from; None for the beginning.
+        stop: The state to stop at.
+        steps: Steps whose state is digested; None for each.
+        allow: What may differ from the recorded run although it moves bits.
+        quiet: Show nothing of what the script prints, unless it fails.
+
+    Returns:
+        The digested states and logged values.
+
+    Raises:
+        XptrainError: The replay was refused, or ended before it reached its end.
+    """
+    with _scratch(reading.folder.home) as scratch:
+        folder = lay_out(reading, scratch / "home", start)
+        orders = Orders(
+            out=str(scratch / "states.jsonl"),
+            files=str(scratch / "files"),
+            key=reading.info.key,
+            attempts=max((facts.attempt.attempt for facts in reading.attempts), default=0),
+            steps=None if steps is None else tuple(sorted(steps)),
+            stop_at=stop.step,
+            at_end=stop.cursor.done,
+            compiled=str(reading.folder.home),
+        )
+        env = resume_environment(command.environment, os.environ)
+        env |= {"XPTRAIN_RESUME": reading.info.key}
+        took = start_process(command.command, command.cwd, env, orders, scratch, allow, quiet)
+        found = states(Path(orders.out))
+        if not found or found[-1].receipt.step < stop.step:
+            raise XptrainError(
+                f"the replay of run {reading.info.key} ended before it came to step {stop.step}",
+                expected="the script trains as it did when the run was recorded",
+                found=f"it ended after step {found[-1].receipt.step if found else 0}",
+                remedy="look at what it printed above",
+            )
+        return Replay(tuple(found), points_of(folder.journal), took)
+
+
+def start_process(
+    command: Sequence[str],
+    cwd: str,
+    env: Mapping[str, str],
+    orders: Orders,
+    scratch: Path,
+    allow: Collection[str] = (),
+    quiet: bool = False,
+) -> float:
+    """Run a command under orders and wait for it.
+
+    Args:
+        command: The command line.
+        cwd: Working directory.
+        env: Environment; the home, the orders and what may differ are added.
+        orders: What the process is to do.
+        scratch: Folder of the replay; its home is `home` in it.
+        allow: What may differ although it moves bits.
+        quiet: Show nothing of what it prints, unless it fails.
+
+    Returns:
+        How long it took, in seconds.
+
+    Raises:
+        XptrainError: It ended with an error; the class says which kind.
+    """
+    orders.write(scratch / "orders.json")
+    env = {**env, "XPTRAIN_HOME": str(scratch / "home"), VARIABLE: str(scratch / "orders.json")}
+    # What is tracked goes nowhere; the user's store may not even be there.
+    env = {name: value for name, value in env.items() if name != "MLFLOW_TRACKING_URI"}
+    env["XPTRAIN_ALLOW"] = ",".join(sorted(allow))
+    began = time.monotonic()
+    log = scratch / "log.txt"
+    with log.open("wb") as file:
+        sys.stderr.flush()
+        output = file if quiet else 2
+        code = subprocess.run(
+            [*command], cwd=cwd, env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=output, check=False
+        ).returncode
+    if code == -9 and orders.kill:
+        return time.monotonic() - began
+    if code:
+        tail = log.read_text(errors="replace").splitlines()[-_TAIL:]
+        said = "\n            ".join(tail) if quiet else "what is printed above"
+        remedy = "run it as you usually do, and see"
+        if code == InexactError.exit_code:
+            remedy = "what may differ from the recorded run is named with --allow"
+        raise _ERRORS.get(code, XptrainError)(
+            "the script failed", found=f"exit code {code}: {said}", remedy=remedy
+        )
+    return time.monotonic() - began
+
+
+@contextmanager
+def _scratch(home: Path) -> Iterator[Path]:
+    """Give a folder beside the runs, where checkpoints can be hard links, for the time of a replay."""
+    # Where nothing can be written, the system's own place for such things must do.
+    place = home if os.access(home, os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix="replay-", dir=place, ignore_cleanup_errors=True) as folder:
+        yield Path(folder)

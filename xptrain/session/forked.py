@@ -1,0 +1,104 @@
+"""Forks: a run that goes on from a checkpoint of another one, with a config of its own."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from xptrain.checkpoint.receipts import Loaded
+from xptrain.errors import UsageError
+from xptrain.session.config import flatten
+from xptrain.session.readable import say
+from xptrain.state.digest import digest_array
+from xptrain.state.records import VariableRecord
+from xptrain.tracking.folder import RunInfo
+
+
+@dataclass(frozen=True)
+class Fork:
+    """What a run is a fork of; stands in its identity.
+
+    Args:
+        parent: Key of the other run.
+        parent_id: Its MLflow run id; None when it had none yet.
+        step: Step of the checkpoint.
+        changes: New values of the config, by dotted name.
+        initial: Digest of each of the optimizer's variables as the other run had them before its first step.
+    """
+
+    parent: str
+    parent_id: str | None
+    step: int
+    changes: Mapping[str, Any]
+    initial: Mapping[str, str]
+
+    @classmethod
+    def of(cls, info: RunInfo) -> Fork | None:
+        """Return what a run is a fork of, or None."""
+        record = info.setup.get("fork")
+        return None if record is None else cls(**record)
+
+    def change(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a config with the fork's values in it."""
+        return changed(config, self.changes)
+
+    def tags(self) -> dict[str, str]:
+        """Return the tags by which the other run is found; MLflow's page nests the fork under it."""
+        parent = {} if self.parent_id is None else {"mlflow.parentRunId": self.parent_id}
+        return {"xptrain.parent": f"{self.parent} at step {self.step}", **parent}
+
+    def adopt(self, loaded: Loaded, records: Sequence[VariableRecord]) -> Loaded:
+        """Leave to the new config what it sets: variables of the optimizer that begin with another value.
+
+        A strict restore would bring the old learning rate back. Weights and slots are the checkpoint's.
+
+        Args:
+            loaded: The checkpoint that the fork goes on from.
+            records: The variables as the script made them.
+
+        Returns:
+            The checkpoint, with the values of those variables that the new config sets.
+        """
+        if loaded.receipt.step > self.step:
+            return loaded
+        known = {r.key: r for r in records if r.key in self.initial and r.key in loaded.leaves}
+        own = {
+            key: record.variable.value
+            for key, record in known.items()
+            # Slots begin with zeros; if they have other shapes now, the restore says so.
+            if record.variable.shape == () and digest_array(record.variable.value) != self.initial[key]
+        }
+        if own:
+            names = ", ".join(sorted(known[key].path for key in own))
+            say(f"taken from the new config, not from the checkpoint: {names}")
+        leaves = {**loaded.leaves, **{key: value.copy() for key, value in own.items()}}
+        return Loaded(loaded.receipt, leaves, loaded.host)
+
+
+def changed(config: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a config with other values.
+
+    Args:
+        config: Nested JSON data.
+        changes: Values by dotted name.
+
+    Raises:
+        UsageError: There is no such name in the config.
+    """
+    result = copy.deepcopy(dict(config))
+    for name, value in changes.items():
+        *path, last = name.split(".")
+        inner: Any = result
+        for part in path:
+            inner = inner.get(part) if isinstance(inner, dict) else None
+        if not isinstance(inner, dict) or last not in inner:
+            raise UsageError(
+                f"the config has no value {name!r}",
+                expected=", ".join(flatten(config)) or "a run with a config",
+                found=name,
+                remedy="name one of these: --set NAME=VALUE",
+            )
+        inner[last] = value
+    return result
