@@ -32,14 +32,25 @@ class Lab:
     def train(
         self, key: str, *arguments: str, die: dict[str, Any] | None = None, resume: bool = False
     ) -> subprocess.CompletedProcess[str]:
-        """Run the script as one attempt, in a process of its own."""
+        """Run the script as one attempt, in a process of its own, to its end."""
+        with self.start(key, *arguments, die=die, resume=resume) as process:
+            try:
+                out, said = process.communicate(timeout=PATIENCE_S)
+            except BaseException:
+                process.kill()
+                raise
+        return subprocess.CompletedProcess(process.args, process.returncode, out, said)
+
+    def start(
+        self, key: str, *arguments: str, die: dict[str, Any] | None = None, resume: bool = False
+    ) -> subprocess.Popen[str]:
+        """Begin an attempt, and do not wait for it."""
         env = {**os.environ, "XPTRAIN_HOME": str(self.home), "DIE": json.dumps(die)}
         if resume:
             env["XPTRAIN_RESUME"] = key
         command = [sys.executable, str(SCRIPT), str(self.out(key)), "--key", key, *arguments]
-        return subprocess.run(
-            command, env=env, cwd=self.home, text=True, capture_output=True, timeout=PATIENCE_S, check=False
-        )
+        pipe = subprocess.PIPE
+        return subprocess.Popen(command, env=env, cwd=self.home, text=True, stdout=pipe, stderr=pipe)
 
     def out(self, key: str) -> Path:
         return self.home / "out" / key
@@ -118,3 +129,29 @@ def final_state(folder: RunFolder) -> tuple[dict[str, str], Any]:
     assert loaded.receipt.cursor.done
     host = {name: value for name, value in loaded.host.items() if name != "session"}
     return {leaf.path: leaf.digest for leaf in loaded.receipt.leaves}, host
+
+
+def differences(lab: Lab, key: str, straight: str) -> list[str]:
+    """Return in words what of a finished run is not as in the one that was never stopped."""
+    found = []
+    (leaves, host), (expected_leaves, expected_host) = (final_state(lab.folder(k)) for k in (key, straight))
+    if leaves != expected_leaves:
+        names = [n for n in leaves.keys() | expected_leaves.keys() if leaves.get(n) != expected_leaves.get(n)]
+        found.append(f"other tensors: {', '.join(sorted(names)[:8])}")
+    if host != expected_host:
+        found.append(f"another host state: {host} instead of {expected_host}")
+    if lab.result(key) != lab.result(straight):
+        found.append(f"another result: {lab.result(key)} instead of {lab.result(straight)}")
+    points = lab.points(key)
+    if len({(name, step) for name, step, _ in points}) != len(points):
+        found.append("a point stands twice in MLflow")
+    if points != lab.points(straight):
+        found.append("other points in MLflow")
+    tags = lab.tags(key)
+    if "xptrain.divergence" in tags or tags["xptrain.grade"] != lab.tags(straight)["xptrain.grade"]:
+        found.append(f"graded {tags['xptrain.grade']}, {tags.get('xptrain.divergence', 'no divergence')}")
+    for attempt, steps in lab.steps(key).items():
+        start = int(tags.get(f"xptrain.attempt.{attempt}.from_step", 0))
+        if steps != list(range(start + 1, start + 1 + len(steps))):
+            found.append(f"attempt {attempt} went on from step {start} and trained {steps}")
+    return found
