@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from xptrain.checkpoint.receipts import Loaded
 from xptrain.errors import UsageError
 from xptrain.provenance.data import fingerprint
+from xptrain.provenance.diff.beginning import compare_beginnings
 from xptrain.provenance.diff.compare import compare
 from xptrain.provenance.diff.difference import Difference
 from xptrain.provenance.grade import Grade, admit, require
@@ -48,6 +49,7 @@ class RunObserver:
         self._before: dict[str, Any] | None = None
         self._manifest: dict[str, Any] = {}
         self._differences: list[Difference] = []
+        self._beginning: list[Difference] = []
         self._epoch_offset = 0
         self._first_step = 0
         self._model: Any = None
@@ -92,7 +94,9 @@ class RunObserver:
         newer = run.attempt if loaded is None else loaded.receipt.attempt + 1
         before = self._before = run.manifests.last(newer, self._fit)
         if before is not None:
-            self._differences = known_now(compare(before, self._manifest))
+            if loaded is None:
+                self._beginning = compare_beginnings(before, self._manifest)
+            self._differences = [*known_now(compare(before, self._manifest)), *self._beginning]
             if "grade" in before and loaded is not None:
                 self._grade = Grade.from_json(before["grade"])
         extend = False
@@ -140,7 +144,7 @@ class RunObserver:
         self._manifest["program"] = {} if lowered is None else {"train": lowered}
         self._uncaptured = set(uncaptured)
         if self._before is not None and "program" in self._before:
-            self._differences = compare(self._before, self._manifest)
+            self._differences = [*compare(self._before, self._manifest), *self._beginning]
         self._differences += [
             Difference(
                 "callbacks",

@@ -9,7 +9,7 @@ from typing import Any
 
 from xptrain.secrets.names import holds_secret
 from xptrain.state.python.known import Known
-from xptrain.state.python.settings import Setting, as_setting
+from xptrain.state.python.settings import Setting, SettingChange, as_setting
 from xptrain.state.python.slots import Slot, is_stock, slots_of
 from xptrain.state.values.codec import KIND, Unencodable
 from xptrain.state.values.constants import is_constant
@@ -24,12 +24,12 @@ class Beginning:
     Args:
         settings: What the script gave it, by slot, where that can be compared.
         secrets: What the secrets in its slots look like. In memory only.
-        names: Its attributes after `on_train_begin`.
+        kinds: Its attributes after `on_train_begin`, with the names of their types.
     """
 
     settings: dict[str, Setting] = field(default_factory=dict)
     secrets: dict[str, str] = field(default_factory=dict)
-    names: set[str] = field(default_factory=set)
+    kinds: dict[str, str] = field(default_factory=dict)
 
 
 def beginning(callback: Any, known: Known) -> Beginning:
@@ -49,7 +49,7 @@ def beginning(callback: Any, known: Known) -> Beginning:
 
 def note_begun(callback: Any, begun: Beginning) -> None:
     """Add what a callback is like after `on_train_begin`."""
-    begun.names = set(vars(callback))
+    begun.kinds = {name: _kind(value) for name, value in vars(callback).items()}
     secrets = [slot for slot in slots_of(callback) if _is_secret(slot, slot.get())]
     begun.secrets |= {slot.name: repr(slot.get()) for slot in secrets}
 
@@ -104,7 +104,7 @@ def encode_slots(
             continue
         if data != {KIND: "kept", "v": path}:
             entry["state"][slot.name] = data
-    left_out["gone"] = sorted(begun.names - vars(callback).keys())
+    left_out["gone"] = sorted(begun.kinds.keys() - vars(callback).keys())
     return {**entry, **{name: names for name, names in left_out.items() if names}}
 
 
@@ -125,10 +125,14 @@ def decode_slots(
         problem: Receives what does not fit.
     """
     slots = {slot.name: slot for slot in slots_of(callback)}
+    others = {change.name for change in other_kinds(callback, "", entry.get("attributes"), begun)}
     writes: list[Callable[[], None]] = []
     for name, data in entry.get("state", {}).items():
         if "{" in name and name not in slots:
             problem(f"{name}: the function does not close over this here")
+            continue
+        if name in others:
+            # Refused as a change of the callbacks, or allowed: then this attempt's value is used.
             continue
         slot = slots.get(name) or Slot(name, callback, False)
         try:
@@ -145,6 +149,34 @@ def decode_slots(
             writes += [partial(slots[name].put, begun.settings[name].value), refill]
     writes += [partial(delattr, callback, name) for name in entry.get("gone", ()) if name in vars(callback)]
     return writes
+
+
+def other_kinds(
+    callback: Any, name: str, before: Mapping[str, str] | None, begun: Beginning
+) -> list[SettingChange]:
+    """Return what tells that a callback is of another class, under the same name, than in the checkpoint.
+
+    Args:
+        callback: The callback.
+        name: Name of its class.
+        before: Kinds of its attributes when the fit of the checkpoint began; None in an old checkpoint.
+        begun: What it was like when this attempt's fit began.
+    """
+    if before is None or is_stock(callback):
+        return []
+    changes = []
+    for attribute in sorted(before.keys() | begun.kinds.keys()):
+        old, new = before.get(attribute, "not there"), begun.kinds.get(attribute, "not there")
+        # None stands for what is not known yet.
+        if old != new and "None" not in (old, new):
+            changes.append(SettingChange(name, attribute, old, new))
+    return changes
+
+
+def _kind(value: Any) -> str:
+    if value is None:
+        return "None"
+    return "a number" if isinstance(value, int | float) else type(value).__name__
 
 
 def _is_secret(slot: Slot, value: Any) -> bool:

@@ -15,7 +15,13 @@ from typing import Any
 
 from xptrain.errors import RestoreMismatchError
 from xptrain.state.python import csv_files
-from xptrain.state.python.entries import beginning, decode_slots, encode_slots, note_begun
+from xptrain.state.python.entries import (
+    beginning,
+    decode_slots,
+    encode_slots,
+    note_begun,
+    other_kinds,
+)
 from xptrain.state.python.known import Known
 from xptrain.state.python.parts import Parts
 from xptrain.state.python.settings import SettingChange, changed
@@ -96,6 +102,7 @@ class PythonState:
             name = _name(callback)
             settings = {key: s.text for key, s in begun.settings.items() if "{" not in key}
             entry: dict[str, Any] = {"class": name, "index": i, "settings": settings}
+            entry["attributes"] = begun.kinds
             if _speaks_for_itself(callback):
                 entry["own"] = encode(callback.get_state(), arrays, f"{name}.get_state()")
             else:
@@ -117,6 +124,11 @@ class PythonState:
         for logger in loggers:
             logger.append = True
         return loggers
+
+    def unprepare(self, prepared: Sequence[Any]) -> None:
+        """Take back what `prepare` changed, however the restore went: the callbacks are the user's."""
+        for logger in prepared:
+            logger.append = False
 
     def decode(
         self, captured: Mapping[str, Any], arrays: Mapping[str, Any], *, strict: bool = True
@@ -146,6 +158,7 @@ class PythonState:
             name = _name(callback)
             settings = {key: setting.text for key, setting in begun.settings.items()}
             decoded.changes += changed(name, entry["settings"], settings)
+            decoded.changes += other_kinds(callback, name, entry.get("attributes"), begun)
             writes = decode_slots(callback, begun, entry, decoder, partial(_add, problems, name))
             decoded.places += [(name, write) for write in writes]
             if "own" in entry and _speaks_for_itself(callback):
@@ -180,8 +193,7 @@ class PythonState:
             except Exception as error:
                 error.add_note(f"raised while {name} was given its state back")
                 raise
-        for logger in prepared:
-            logger.append = False
+        self.unprepare(prepared)
         return decoded.changes
 
     def restore(
