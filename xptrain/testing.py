@@ -73,6 +73,7 @@ def assert_resume_exact(
     *,
     cuts: Sequence[int] | None = None,
     seed: int = 0,
+    uncaptured: list[str] | None = None,
 ) -> int:
     """Assert that a fit cut at any step and resumed ends with the bits of the fit that was never cut.
 
@@ -85,17 +86,23 @@ def assert_resume_exact(
         fit_arguments: Returns the arguments of `Trainer.fit`, with new callbacks each time.
         cuts: Steps after which to cut; None for all of them. Cuts beyond the end are passed over.
         seed: Seed of the straight fit.
+        uncaptured: Receives what moves the fit and is in no checkpoint, for which a run's grade would be
+            `approximate`. None: such a thing is a failure.
 
     Returns:
         How many cuts were tried.
 
     Raises:
-        AssertionError: Names the cut and the leaves that differ.
+        AssertionError: Names the cut and the leaves that differ, or what is in no checkpoint.
 
     Example:
         >>> assert_resume_exact(make_model, lambda: {"x": x, "y": y, "epochs": 2})  # doctest: +SKIP
     """
     straight = _train(make_model, fit_arguments, seed, seed)
+    if uncaptured is not None:
+        uncaptured += straight.uncaptured
+    else:
+        assert not straight.uncaptured, f"in no checkpoint: {', '.join(straight.uncaptured)}"
     end = straight.snapshots[-1]
     expected = state_digests(end)
     chosen = [s for s in straight.snapshots if cuts is None or s.step in cuts]
@@ -126,6 +133,7 @@ class _Watch:
     def __init__(self, seed: int, restored: Restored | None) -> None:
         self._start = Start(fit=0, step=0, seed=seed, restored=restored)
         self.snapshots: list[Snapshot] = []
+        self.uncaptured: list[str] = []
         self.steps: dict[int, dict[str, float]] = {}
         self.history: Any = None
         self.variables: dict[str, str] = {}
@@ -138,7 +146,7 @@ class _Watch:
     def ready(
         self, program: Callable[[], str | None], uncaptured: Sequence[str], changes: Sequence[Any]
     ) -> None:
-        pass
+        self._note(uncaptured)
 
     def step(self, step: int, logs: Mapping[str, Any], count: int = 1) -> None:
         for i in range(count):
@@ -168,6 +176,10 @@ class _Watch:
 
     def save(self, snapshot: Snapshot, uncaptured: Sequence[str]) -> None:
         self.snapshots.append(snapshot)
+        self._note(uncaptured)
+
+    def _note(self, uncaptured: Sequence[str]) -> None:
+        self.uncaptured += [name for name in uncaptured if name not in self.uncaptured]
 
     def epoch(self, epoch: Epoch) -> None:
         pass

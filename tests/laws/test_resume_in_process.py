@@ -191,12 +191,15 @@ def test_the_check_can_fail() -> None:
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
             logs["count"] = float(next(self.counter))
 
+    def arguments() -> dict[str, Any]:
+        return {"x": X, "y": Y, "batch_size": 20, "epochs": 3, "callbacks": [Forgetful()]}
+
+    with pytest.raises(AssertionError, match=r"in no checkpoint: .*Forgetful\.counter"):
+        assert_resume_exact(small, arguments, cuts=[2])
+    told: list[str] = []
     with pytest.raises(AssertionError, match="differs in host"):
-        assert_resume_exact(
-            small,
-            lambda: {"x": X, "y": Y, "batch_size": 20, "epochs": 3, "callbacks": [Forgetful()]},
-            cuts=[2],
-        )
+        assert_resume_exact(small, arguments, cuts=[2], uncaptured=told)
+    assert len(told) == 1
 
 
 class Doing(keras.callbacks.Callback):

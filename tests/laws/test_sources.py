@@ -14,9 +14,11 @@ import pytest
 import xptrain
 from tests.examples import X, Y, dropout_model, small
 from tests.laws.processes import Lab, final_state, was_killed
+from tests.laws.table import told
 from xptrain.data import draws
 from xptrain.data.workers import Loader
 from xptrain.errors import InexactError, UsageError
+from xptrain.provenance.grade import assess
 from xptrain.testing import assert_resume_exact
 
 
@@ -147,7 +149,9 @@ def test_every_cut_of_every_source(source: str) -> None:
         model.steps_per_execution = 2 if "chunks" in source else 1
         return model
 
-    assert assert_resume_exact(make, lambda: {**SOURCES[source](), "epochs": 3}) >= 5
+    reasons: list[str] = []
+    assert assert_resume_exact(make, lambda: {**SOURCES[source](), "epochs": 3}, uncaptured=reasons) >= 5
+    told("Sources", source, assess(not_captured=reasons).name)
 
 
 def test_an_unbuilt_model_of_a_dataset() -> None:

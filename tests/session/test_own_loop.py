@@ -180,3 +180,73 @@ def test_bad_use_is_one_clear_error(runs: Runs) -> None:
         with pytest.raises(errors.UsageError, match="must be built"):
             run.restore(run.trainer(unbuilt))
     assert xptrain.Trainer(small()).steps == 0
+
+
+class FailsAtRunTime(keras.layers.Layer):
+    """Raises inside the compiled step, when it is told to."""
+
+    fail = False
+
+    def call(self, inputs: Any) -> Any:
+        import jax
+
+        def check(value: Any) -> Any:
+            if FailsAtRunTime.fail:
+                raise OSError("disk on fire")
+            return value
+
+        shape = jax.ShapeDtypeStruct(inputs.shape, inputs.dtype)
+        return inputs + jax.lax.stop_gradient(jax.pure_callback(check, shape, jax.lax.stop_gradient(inputs)))
+
+
+@pytest.fixture
+def failing(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(FailsAtRunTime, "fail", False)
+    return small(None, FailsAtRunTime())
+
+
+def notes(error: BaseException) -> str:
+    return " ".join(getattr(error, "__notes__", ()))
+
+
+@pytest.mark.parametrize("saved", [True, False])
+def test_a_step_that_fails_with_the_state_gives_back_the_last_snapshot(
+    runs: Runs, failing: Any, saved: bool
+) -> None:
+    run = runs.open("fails").start()
+    trainer = run.trainer(failing)
+    run.restore(trainer)
+    if saved:
+        for step in range(2):
+            trainer.train_on_batch(*batch(step))
+        run.checkpoint(trainer)
+    known = {k: v for k, v in variable_digests(failing).items() if not k.startswith("metrics/")}
+    trainer.train_on_batch(*batch(2))
+    FailsAtRunTime.fail = True
+    with pytest.raises(Exception, match="disk on fire") as caught:
+        trainer.train_on_batch(*batch(3))
+    assert f"last snapshot again, of step {2 if saved else 0}" in notes(caught.value)
+    assert known.items() <= variable_digests(failing).items()
+    FailsAtRunTime.fail = False
+    # The loop is at step 3 and the model is not: what came now would not be the run.
+    with pytest.raises(errors.UsageError, match="earlier snapshot"):
+        trainer.train_on_batch(*batch(3))
+    with pytest.raises(errors.UsageError, match="earlier snapshot"):
+        run.checkpoint(trainer)
+    run.finish("FAILED")
+    assert run.checkpoints.folder.joinpath("000000000002").exists() is saved
+    assert np.isfinite(failing.predict(X, verbose=0)).all()
+
+
+def test_without_a_run_a_failed_step_says_what_to_do(failing: Any) -> None:
+    trainer = xptrain.Trainer(failing)
+    trainer.train_on_batch(*batch(0))
+    weights = failing.get_weights()
+    FailsAtRunTime.fail = True
+    with pytest.raises(Exception, match="disk on fire") as caught:
+        trainer.train_on_batch(*batch(1))
+    FailsAtRunTime.fail = False
+    assert "Load the weights again" in notes(caught.value)
+    failing.set_weights(weights)
+    failing.compile("adam", "mse")
+    assert np.isfinite(trainer.train_on_batch(*batch(1))).all()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import signal
+import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -27,6 +30,7 @@ def plain_signals() -> Iterator[None]:
     signal.signal(signal.SIGUSR1, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     preemption._told.clear()
+    preemption._first_heard.clear()
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
@@ -101,6 +105,39 @@ def test_a_signal_without_a_fit_stops_at_once(runs: Runs) -> None:
         threading.Event().wait(5)
     assert caught.value.code == 128 + signal.SIGUSR1
     assert status(runs, "idle") == ("KILLED", "SIGUSR1: stopped at once")
+
+
+@pytest.mark.parametrize(("later", "reason"), [(0.9, ", saved"), (1.1, "stopped at once")])
+def test_two_signals_within_a_second_are_one(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch, later: float, reason: str
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(preemption, "_clock", lambda: now[0])
+
+    def twice(batch: int, logs: Any) -> None:
+        if batch == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+            now[0] += later
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(Preempted), runs.open("twice") as run:
+        fit(run, dropout_model(), keras.callbacks.LambdaCallback(on_train_batch_end=twice))
+    assert (status(runs, "twice")[1] or "").endswith(reason)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a handler of C code cannot be seen")
+def test_a_handler_of_c_code_stays(runs: Runs, capfd: pytest.CaptureFixture[str]) -> None:
+    with tempfile.TemporaryFile() as file:
+        faulthandler.register(signal.SIGUSR1, file=file)
+        try:
+            with runs.open("c"):
+                os.kill(os.getpid(), signal.SIGUSR1)
+            file.seek(0)
+            assert b"Current thread" in file.read()
+        finally:
+            faulthandler.unregister(signal.SIGUSR1)
+    assert "your own handler of SIGUSR1 stays" in capfd.readouterr().err
+    assert status(runs, "c") == ("FINISHED", None)
 
 
 def test_the_users_own_error_goes_first(runs: Runs) -> None:

@@ -370,3 +370,45 @@ def test_an_unknown_run_is_not_found(runs: Runs) -> None:
 def test_a_model_that_is_not_compiled(runs: Runs) -> None:
     with pytest.raises(errors.NotCompiledError), runs.open("raw") as run:
         run.fit(keras.Sequential([keras.layers.Dense(1)]), X, Y)
+
+
+def test_a_refused_attempt_leaves_the_status_as_it_was(runs: Runs, stop_at: Callable[[int], Any]) -> None:
+    other = X.copy()
+    other[3, 2] += 1e-6
+
+    def refused(number: int, match: str, **given: Any) -> None:
+        model = given.pop("model", dropout_model)()
+        with pytest.raises(errors.ChangedError, match=match), runs.open("cut", resume=True) as run:
+            fit(run, model, *given.pop("callbacks", [stop_at(10**6)]), **given)
+        assert run.attempt == number
+        assert "moves bits changed" in runs.tags("cut")[f"xptrain.attempt.{number}.refused"]
+
+    with pytest.raises(RuntimeError), runs.open("cut") as run:
+        fit(run, dropout_model(), stop_at(13))
+    failed = runs.records("cut", "status")[-1].fields
+    refused(2, "data", x=other)
+    # The program is compared later than the data.
+    refused(3, "lowered program", model=lambda: dropout_model(keras.optimizers.Adam(0.05, beta_1=0.8)))
+    last = runs.records("cut", "status")[-1].fields
+    assert (last["status"], last["reason"]) == (failed["status"], failed["reason"])
+    assert last["status"] == "FAILED"
+    with runs.open("cut", resume=True) as run:
+        fit(run, dropout_model(), stop_at(10**6))
+    refused(5, "epochs", epochs=6)
+    # An attempt that was refused trained nothing: the run is finished all the same.
+    assert runs.status("cut") == "FINISHED"
+
+
+def test_a_restore_that_fails_leaves_the_loggers_of_the_user_as_they_were(
+    runs: Runs, stop_at: Callable[[int], Any], tmp_path: Any
+) -> None:
+    def logger() -> Any:
+        return keras.callbacks.CSVLogger(str(tmp_path / "log.csv"))
+
+    with pytest.raises(RuntimeError), runs.open("cut") as run:
+        fit(run, dropout_model(), stop_at(13), logger())
+    allow = ("config", "code", "topology", "callbacks")
+    mine = logger()
+    with pytest.raises(errors.RestoreMismatchError), runs.open("cut", resume=True, allow=allow) as run:
+        fit(run, small(), stop_at(10**6), mine)
+    assert mine.append is False

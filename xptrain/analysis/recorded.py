@@ -83,7 +83,8 @@ class Recorded:
                 f"run {self.key} was not started from a script, so there is no command to start again",
                 expected="a script or a module",
                 found="a notebook, an interactive session or python -c",
-                remedy=f'run its code again with xptrain.run({self.experiment!r}, resume="{self.key}")',
+                remedy="run the same cells again, the run opened with "
+                f'run = xptrain.run({self.experiment!r}, resume="{self.key}").start()',
             )
         if hidden := self._redacted():
             again = " ".join(f"{name} …" for name in hidden)

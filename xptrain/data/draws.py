@@ -81,6 +81,8 @@ class Held:
                 generator.bit_generator.state = kind(chosen).state
             elif isinstance(generator, np.random.RandomState):
                 generator.seed(chosen)
+            elif not isinstance(generator, random.Random):
+                generator.manual_seed(chosen[0] << 31 | chosen[1] >> 1)
             else:
                 generator.seed(chosen[0] << 32 | chosen[1])
 
@@ -100,7 +102,14 @@ def _state(generator: Any) -> str:
         return repr(generator.bit_generator.state)
     if isinstance(generator, np.random.RandomState):
         return repr(generator.get_state(legacy=True))
+    if not isinstance(generator, random.Random):
+        return repr(generator.get_state().numpy().tobytes())
     return repr(generator.getstate())
+
+
+def _is_of_torch(value: Any) -> bool:
+    kind = getattr(sys.modules.get("torch"), "Generator", None)
+    return kind is not None and isinstance(value, kind)
 
 
 def _generators(value: Any, name: str, seen: set[int], depth: int) -> Iterator[tuple[str, Any]]:
@@ -112,6 +121,8 @@ def _generators(value: Any, name: str, seen: set[int], depth: int) -> Iterator[t
     elif isinstance(value, random.Random):
         if not isinstance(value, random.SystemRandom):
             yield name, value
+    elif _is_of_torch(value):
+        yield name, value
     elif isinstance(value, Mapping):
         for key, inner in list(value.items())[:1000]:
             yield from _generators(inner, f"{name}[{key!r}]", seen, depth + 1)

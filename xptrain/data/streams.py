@@ -293,7 +293,9 @@ class StatefulSource(Source):
     def describe(self) -> dict[str, Any]:
         """Return what is known of the batches, as JSON data."""
         kind = type(self._data)
-        return {"kind": f"{kind.__module__}.{kind.__qualname__}", "num_batches": self._steps}
+        described = {"kind": f"{kind.__module__}.{kind.__qualname__}", "num_batches": self._steps}
+        # An iterator may say how many batches it has; one that cannot describes itself as it always did.
+        return {**described, "length": len(self._data)} if hasattr(self._data, "__len__") else described
 
     def get_state(self) -> dict[str, Any]:
         """Return where the iterator is."""

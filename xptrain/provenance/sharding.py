@@ -18,8 +18,8 @@ def describe_variables(records: Iterable[tuple[str, str, str, Any]]) -> list[dic
         records: Tuples (key, role, path, array); the array is a JAX or NumPy array of any shape.
 
     Returns:
-        One JSON object each: `key`, `role`, `path`, `shape`, `dtype`, `sharding` (see `describe_sharding`) and
-        `digest` (see `digest_array`), which an array that is spread over several processes lacks.
+        One JSON object each: `key`, `role`, `path`, `shape`, `dtype`, `sharding` (see `describe_sharding`)
+        and `digest` (see `digest_array`), which an array that is spread over several processes lacks.
 
     Example:
         >>> import numpy as np

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from xptrain.errors import TrackerError, XptrainError
+from xptrain.errors import InexactError, TrackerError, XptrainError
 from xptrain.secrets.redact import redact_text
 from xptrain.session.preemption import Preempted
-from xptrain.tracking import artifacts
+from xptrain.tracking import artifacts, journal
 
 if TYPE_CHECKING:
     from xptrain.session.life import Life
@@ -30,6 +30,27 @@ def outcome(error: BaseException | None) -> tuple[str, str | None]:
     return "FAILED", f"{type(error).__name__}: {redact_text(text)[0]}"[:500]
 
 
+def refusal(run: Life, error: BaseException | None) -> str | None:
+    """Return why a resumed attempt was refused before it trained anything, or None."""
+    trained = run.step != (run.resumed_from or 0)
+    if run.attempt == 1 or trained or not isinstance(error, XptrainError):
+        return None
+    return outcome(error)[1] if error.exit_code == InexactError.exit_code else None
+
+
+def _before(run: Life) -> tuple[str, str | None]:
+    """Return how the attempt before this one ended; KILLED when it could not say."""
+    status, reason = "KILLED", None
+    for record in journal.pick(run.folder.journal, ("attempt", "status")):
+        if record.kind == "status":
+            status, reason = record.fields["status"], record.fields.get("reason")
+        elif record.fields["attempt"] == run.attempt:
+            break
+        else:
+            status, reason = "KILLED", None
+    return status, reason
+
+
 def fetch(values: list[Any]) -> Any:
     """Return device arrays as NumPy arrays: all transfers are begun before the first is waited for.
 
@@ -48,7 +69,10 @@ def fetch(values: list[Any]) -> Any:
 def tell_the_end(
     run: Life, status: str, reason: str | None, failure: XptrainError | None
 ) -> XptrainError | None:
-    """Journal what is left and the status; returns the first failure, which makes the status FAILED."""
+    """Journal what is left and the status; returns the first failure, which makes the status FAILED.
+
+    A resumed attempt that was refused leaves the run with the status it had.
+    """
     try:
         run.writer.append("tags", values={f"xptrain.attempt.{run.attempt}.to_step": str(run.step)})
         ledger = run.checkpoints.folder / "ledger.jsonl"
@@ -60,6 +84,8 @@ def tell_the_end(
             run.writer.append("tags", values={"xptrain.compile_cache": told})
             folder = "" if run.attempt == 1 else f"attempt-{run.attempt}"
             run.keep_text(json.dumps(used, indent=2) + "\n", "compile_cache.json", folder)
+        if run.refused is not None:
+            run.writer.append("tags", values={f"xptrain.attempt.{run.attempt}.refused": run.refused})
         run.writer.flush()
         if run.writer.divergences and run.grade:
             count = f"{run.writer.divergences} points came out differently"
@@ -71,6 +97,8 @@ def tell_the_end(
         status, reason = "FAILED", failure.what
     elif failure is not None and reason and reason.endswith(_SAVED):
         reason = f"{reason.removesuffix(_SAVED)}, not saved: {failure.what}"
+    elif failure is None and run.refused is not None:
+        status, reason = _before(run)
     run.status = status
     try:
         run.writer.append("status", status=status, reason=reason)

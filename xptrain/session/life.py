@@ -12,11 +12,11 @@ from xptrain.checkpoint.receipts import Loaded, Receipt
 from xptrain.errors import FencedError, UsageError, XptrainError
 from xptrain.provenance import devices, flags
 from xptrain.provenance.grade import Grade
-from xptrain.session import compile_cache, identity, opening, readable, replay
+from xptrain.session import compile_cache, identity, opening, readable, replay, view
 from xptrain.session.checkpoints import Checkpoints
 from xptrain.session.config import Config
 from xptrain.session.delivery import Delivery
-from xptrain.session.ending import fetch, outcome, tell_the_end
+from xptrain.session.ending import fetch, outcome, refusal, tell_the_end
 from xptrain.session.forked import Fork
 from xptrain.session.manifests import Manifests
 from xptrain.session.preemption import Preempted, Preemption
@@ -61,6 +61,8 @@ class Life(Recorded):
         self._fits = 0
         self.loop: OwnLoop | None = None
         self.status = "RUNNING"
+        # Why this attempt was not let train, if it was not: then the run stays what it was.
+        self.refused: str | None = None
         self.preemption = Preemption(self, settings.preempt_on, settings.grace_s)
         self._opened_writer = False
         self._owner = 0
@@ -261,6 +263,7 @@ class Life(Recorded):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         status, reason = outcome(error)
+        self.refused = refusal(self, error)
         try:
             self.finish(status, reason)
         except (XptrainError, Preempted) as failure:
@@ -291,6 +294,9 @@ class Life(Recorded):
     def __repr__(self) -> str:
         key = "" if self._state is RunState.NEW else f" {self.folder.key}"
         return f"<xptrain.Run{key} of {self.settings.experiment!r}: {self.status}, attempt {self.attempt}>"
+
+    def _repr_html_(self) -> str:
+        return view.html(self, self._state)
 
     def _make_durable(self, step: int) -> None:
         self.writer.sync()

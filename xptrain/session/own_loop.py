@@ -11,6 +11,7 @@ from xptrain.session.fitting import RunObserver
 from xptrain.state.snapshot import Snapshot
 from xptrain.training.describe import describe_model
 from xptrain.training.keras_backend import checks, variables
+from xptrain.training.keras_backend.live import LiveState
 from xptrain.training.observer import OWN_LOOP, Plan, Restored
 from xptrain.training.saving import FitState
 from xptrain.training.trainer import Trainer
@@ -42,6 +43,9 @@ class OwnLoop:
         # Steps of the loop, less those of the first trainer: `checkpoint(step=…)` may count differently.
         self._ahead = 0
         self._is_ready = False
+        self._is_lost = False
+        # The run's step of the copies that the models fall back on.
+        self._remembered = 0
         self._saved: int | None = None
         # Whether the loop counts as its trainer does; None before it has said so by a checkpoint.
         self._counts_alike: bool | None = None
@@ -66,7 +70,11 @@ class OwnLoop:
         )
         for state in self._states:
             state.python_state.begin()
-        records = [record for state in self._states for record in state.records]
+        records = [
+            replace(record, key=_key(number, record.key))
+            for number, state in enumerate(self._states)
+            for record in state.records
+        ]
         start = self._observer.begin(plan, models[0], records)
         self._fit, self._before = start.fit, start.step
         steps = [0 for _ in self.trainers]
@@ -76,8 +84,11 @@ class OwnLoop:
             self._counts_alike = not self._ahead
             self._saved = start.restored.step if start.restored.cursor.done else None
         self._observer.resumed(start.step if start.restored is None else start.restored.step)
-        for trainer, count in zip(self.trainers, steps, strict=True):
+        for trainer, count, state in zip(self.trainers, steps, self._states, strict=True):
             trainer.begin_at(count)
+            state.remember()
+            trainer.rescue = self._rescuer(trainer, state)
+        self._remembered = self._before + self._done
         return self._done
 
     def stopped(self) -> None:
@@ -90,6 +101,7 @@ class OwnLoop:
         Args:
             program: Returns the digest of the lowered step.
         """
+        self._check_whole()
         if self._stop_after is not None:
             step, self._stop_after = self._stop_after, None
             self._run.preemption.stop(step)
@@ -114,6 +126,7 @@ class OwnLoop:
 
     def save(self, step: int | None) -> None:
         """Save the state after `step` steps of the loop."""
+        self._check_whole()
         self._ahead = 0 if step is None else step - self.trainers[0].steps
         self._counts_alike = not self._ahead
         self._save(done=False)
@@ -122,8 +135,30 @@ class OwnLoop:
 
     def end(self) -> None:
         """Save what the loop ended with, so that what follows it can be resumed alone."""
-        if self._done and self._saved != self._before + self._done:
+        if self._done and not self._is_lost and self._saved != self._before + self._done:
             self._save(done=True)
+
+    def _rescuer(self, trainer: Trainer, state: FitState) -> Callable[[LiveState], str]:
+        def rescue(live: LiveState) -> str:
+            self._is_lost = True
+            state.rescue(live)
+            trainer.model.reset_metrics()
+            return (
+                "the step had taken the model's variables and failed. The model holds the last snapshot "
+                f"again, of step {self._remembered}; resume the run to go on from its newest checkpoint"
+            )
+
+        return rescue
+
+    def _check_whole(self) -> None:
+        """Raise when a model holds an earlier step than the loop is at: what came then were not the run."""
+        if self._is_lost:
+            raise UsageError(
+                "a step of this loop failed, and its model holds an earlier snapshot again",
+                expected=f"a loop that goes on from step {self._remembered}",
+                found=f"step {self._run.step}",
+                remedy="finish the run, and go on with run(resume=…)",
+            )
 
     @property
     def _done(self) -> int:
@@ -134,6 +169,7 @@ class OwnLoop:
         for state in self._states:
             state.forget_last()
         self._observer.make_room()
+        self._remembered = self._run.step
         parts = [state.snapshot(self._fit, 0, self._done, self._run.step) for state in self._states]
         leaves = {
             _key(number, key): leaf for number, part in enumerate(parts) for key, leaf in part.leaves.items()

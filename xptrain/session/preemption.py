@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterable
 from contextlib import suppress
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -20,6 +22,11 @@ if TYPE_CHECKING:
 # What schedulers and terminals end a job with; other signals mean other things.
 _NAMES = ("SIGTERM", "SIGUSR1", "SIGUSR2", "SIGHUP", "SIGXCPU", "SIGINT")
 _LONGEST_S = 86_400.0
+# A scheduler may signal the process and its group, a moment apart: that is one signal.
+_SAME_S = 1.0
+_clock = time.monotonic
+# When this process heard each signal first since its last fit or loop began.
+_first_heard: dict[int, float] = {}
 _told: set[str] = set()
 # Signals that were sent to the main thread once more, because it did not wake up.
 _repeated: set[int] = set()
@@ -106,7 +113,10 @@ class Preemption:
         own = []
         for number in self._signals:
             handler = signal.getsignal(number)
-            if handler in (signal.SIG_DFL, signal.default_int_handler) or _other(handler) is not None:
+            if handler is None or (handler == signal.SIG_DFL and _is_caught(number)):
+                # Put there by C code, such as faulthandler; Python could not put it back.
+                own.append(number.name)
+            elif handler in (signal.SIG_DFL, signal.default_int_handler) or _other(handler) is not None:
                 self._before[number] = handler
                 signal.signal(number, self._handle)
             elif handler != signal.SIG_IGN:
@@ -141,6 +151,7 @@ class Preemption:
         if what is not self._run:
             # Whoever begins anew after a stop was not ended by it.
             self.raised = self._stopped_after = None
+            _first_heard.clear()
 
     def leave(self, what: object) -> None:
         """Note that it is not active any more."""
@@ -203,6 +214,10 @@ class Preemption:
             signal.signal(number, _resolved(self._before.get(number, signal.SIG_DFL), number))
             os.kill(os.getpid(), number)
             return
+        now = _clock()
+        if now - _first_heard.setdefault(number, now - 2 * _SAME_S) < _SAME_S:
+            return
+        _first_heard[number] = now
         again = number in self._seen
         self._seen.add(number)
         self._signal = signal.Signals(number)
@@ -221,6 +236,16 @@ class Preemption:
         else:
             self.raised = Preempted(self._signal, f"{self._signal.name}: {what}")
         return self.raised
+
+
+def _is_caught(number: int) -> bool:
+    """Tell whether some handler stands at a signal, where the system says so (Linux)."""
+    try:
+        status = Path("/proc/self/status").read_text()
+    except OSError:
+        return False
+    caught = [line.split()[1] for line in status.splitlines() if line.startswith("SigCgt:")]
+    return bool(caught) and bool(int(caught[0], 16) >> (number - 1) & 1)
 
 
 def _other(handler: Any) -> Preemption | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-Role = Literal["trainable", "non_trainable", "optimizer", "metrics"]
+Role = Literal["trainable", "non_trainable", "optimizer", "metrics", "outside"]
 
 
 @dataclass(frozen=True)
@@ -15,7 +15,8 @@ class VariableRecord:
     Args:
         key: Identity: position in the layer tree and variable name, for example `model/0.dense/kernel`.
             It does not depend on automatic names, on freezing or on what was built before.
-        role: Which part of the train state holds it now. Evidence, not identity.
+        role: Which part of the train state holds it now. Evidence, not identity. `outside` is what
+            layers hold and Keras gives to no step, such as the states of stateful recurrent layers.
         path: Keras's own path, with automatic names in it. Evidence, not identity.
         variable: The `keras.Variable`.
     """

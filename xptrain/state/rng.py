@@ -29,6 +29,24 @@ def restore_rng(data: Any, arrays: Mapping[str, Any]) -> None:
     np.random.set_state(decode(data["numpy"], arrays))
 
 
+def global_states() -> tuple[Any, Any]:
+    """Return the states of the global Python and NumPy generators, for `put_global_states`."""
+    return random.getstate(), np.random.get_state(legacy=False)
+
+
+def put_global_states(states: tuple[Any, Any]) -> None:
+    """Put both generators where `global_states` saw them."""
+    random.setstate(states[0])
+    np.random.set_state(states[1])
+
+
+def are_equal(first: tuple[Any, Any], second: tuple[Any, Any]) -> bool:
+    """Tell whether two of `global_states` are the same."""
+    one, other = first[1]["state"], second[1]["state"]
+    same_numpy = one["pos"] == other["pos"] and np.array_equal(one["key"], other["key"])
+    return first[0] == second[0] and same_numpy
+
+
 def seed_everything(seed: int) -> None:
     """Seed the global generators of Python, NumPy and Keras from one integer.
 

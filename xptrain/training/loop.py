@@ -78,6 +78,7 @@ class Fit:
             self._state.restore_end(restored)
             return
         epoch, skip = plan.initial_epoch, 0
+        prepared: list[Any] = []
         self._callbacks.callbacks.append(tap)
         try:
             python.cut_files(start.files)
@@ -114,6 +115,7 @@ class Fit:
                 error.add_note("xptrain: the step had taken its inputs; the model holds the last snapshot")
             raise
         finally:
+            python.unprepare(prepared)
             self._progress.stop()
             self._callbacks.callbacks.remove(tap)
 

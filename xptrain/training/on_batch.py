@@ -13,6 +13,13 @@ from xptrain.training.step import Step, predict_step, test_step, train_step
 
 # Called before a step with what returns the digest of its lowered program.
 Before = Callable[[Callable[[], str | None]], None]
+# Called when a step took the state and failed; puts the last snapshot back and says in words what it did.
+Rescue = Callable[[LiveState], str]
+
+_LOST = (
+    "the step had taken the model's variables and failed, so their values are gone. Load the weights again "
+    "(xptrain.load_weights, model.load_weights), and compile the model for a new optimizer"
+)
 
 
 def train(
@@ -22,6 +29,7 @@ def train(
     sample_weight: Any,
     class_weight: dict[int, float] | None,
     before: Before | None = None,
+    rescue: Rescue | None = None,
 ) -> dict[str, float]:
     """Train one step and return its logs.
 
@@ -32,6 +40,7 @@ def train(
         sample_weight: Weights of shape (samples,).
         class_weight: Weight by class index.
         before: Called before the step with what returns the digest of its program.
+        rescue: Puts a snapshot back into the model after a step that failed with the state in its hands.
 
     Raises:
         UsageError: If both kinds of weights are given.
@@ -45,7 +54,7 @@ def train(
                 remedy="multiply them into sample_weight",
             )
         sample_weight = arrays.weights_of(y, class_weight)
-    return _step(model, train_step, TRAIN, (x, y, sample_weight), before)
+    return _step(model, train_step, TRAIN, (x, y, sample_weight), before, rescue)
 
 
 def test(model: Any, x: Any, y: Any, sample_weight: Any) -> dict[str, float]:
@@ -66,11 +75,13 @@ def _step(
     names: tuple[str, ...],
     batch: Any,
     before: Before | None = None,
+    rescue: Rescue | None = None,
 ) -> dict[str, float]:
     batch = arrays.placed(batch)
     variables.build(model, lambda: batch)
     model.reset_metrics()
-    return kc.pythonify(_call(model, step_of(model), names, batch, before))
+    logs: dict[str, float] = _call(model, step_of(model), names, batch, before, rescue, kc.pythonify)
+    return logs
 
 
 def _call(
@@ -79,6 +90,8 @@ def _call(
     names: tuple[str, ...],
     batch: Any,
     before: Before | None = None,
+    rescue: Rescue | None = None,
+    read: Callable[[Any], Any] = lambda outputs: outputs,
 ) -> Any:
     live = LiveState(model, names)
     try:
@@ -86,11 +99,12 @@ def _call(
             before(lambda: step.program(live.take(), batch))
         outputs, state = step.call(live.take(), batch)
         live.put(state)
+        # In here: an error at run time may show only when a result is read.
+        return read(outputs)
     except BaseException as error:
         if live.lost:
+            error.add_note(f"xptrain: {_LOST if rescue is None else rescue(live)}")
             live.forget()
-            error.add_note("xptrain: the step had taken its inputs; load the model's variables again")
         raise
     finally:
         live.close()
-    return outputs

@@ -17,6 +17,7 @@ from xptrain.state.values.codec import decode, encode
 from xptrain.training.keras_backend import variables
 from xptrain.training.keras_backend.live import LiveState
 from xptrain.training.logs import numbers
+from xptrain.training.step import constants, restore_constants
 
 
 class FitState:
@@ -49,7 +50,7 @@ class FitState:
     @property
     def uncaptured(self) -> list[str]:
         """What moves the fit and is in no checkpoint: it lowers the grade."""
-        return [*self.python_state.uncaptured, *variables.hidden_states(self._model)]
+        return self.python_state.uncaptured
 
     def remember(self) -> None:
         """Keep a copy of the variables to fall back on, and find out what of the callbacks cannot be kept."""
@@ -96,6 +97,7 @@ class FitState:
             "rng": _capture_rng(host_arrays),
             "averages_in_model": bool(pairs),
             "sources": self._capture_sources(host_arrays),
+            "constants": encode(constants(self._model), host_arrays, "constants of the steps"),
         }
         return Snapshot(
             step=step,
@@ -123,6 +125,7 @@ class FitState:
             "python": self.python_state.capture(host_arrays),
             "rng": _capture_rng(host_arrays),
             "sources": self._capture_sources(host_arrays),
+            "constants": encode(constants(self._model), host_arrays, "constants of the steps"),
         }
         # Exchanged in the snapshot, so that the pair is not what the model holds although it did not change.
         exchanged = self._pairs.keys() | set(self._pairs.values())
@@ -200,13 +203,16 @@ class FitState:
         decoded = self.python_state.decode(
             {**host["python"], "callbacks": entries}, restored.leaves, strict=not finished
         )
+        baked_in = decode(host.get("constants", {}), restored.leaves)
 
         def write() -> list[SettingChange]:
             restore_variables(self.records, leaves)
             variables.finish_restore(self._model)
+            restore_constants(self._model, baked_in)
             changes = self.python_state.apply(decoded, prepared)
-            restore_rng(host["rng"], restored.leaves)
+            # Keras's generator is made here if there is none yet, with a seed drawn from Python's.
             variables.set_global_seed(decode(host["rng"]["keras"], restored.leaves))
+            restore_rng(host["rng"], restored.leaves)
             return changes
 
         return write

@@ -6,14 +6,17 @@ compiled program and its bits are Keras's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from itertools import islice
-from typing import Any
+from typing import Any, Final
 
 from xptrain.state.digest import digest_json
 from xptrain.training.keras_backend.arrays import joined
 from xptrain.training.keras_backend.checks import is_compiled
 from xptrain.training.keras_backend.live import PREDICT, TEST, TRAIN, out_shardings
+from xptrain.training.keras_backend.outside import Constants
+from xptrain.training.keras_backend.variables import outside
 
 
 class Step:
@@ -28,6 +31,7 @@ class Step:
         shardings: Shardings of the state that comes out, or None.
         donate: Whether the step may reuse the buffers of the state that goes in.
         joins: Whether the outputs of several batches are joined, as predictions are.
+        constants: What is baked into it; its own when None.
     """
 
     def __init__(
@@ -38,17 +42,18 @@ class Step:
         *,
         donate: bool = True,
         joins: bool = False,
+        constants: Constants | None = None,
     ) -> None:
         import jax
 
         self.compiled = is_compiled(model)
         self.fused: Step | None = None
+        self.constants = Constants(lambda: outside(model)) if constants is None else constants
         self._joins = joins
+        self._function = function
         out = None if shardings is None else (None, shardings)
-        donated = 0 if donate else ()
-        self.call = (
-            jax.jit(function, donate_argnums=donated, out_shardings=out) if self.compiled else function
-        )
+        self._jit = partial(jax.jit, donate_argnums=0 if donate else (), out_shardings=out)
+        self.call = self._compile()
         self._per_call = int(model.steps_per_execution)
 
     def __call__(self, state: Any, batches: Iterator[Any]) -> Any:
@@ -68,6 +73,28 @@ class Step:
             return None
         jitted: Any = self.call
         return digest_json(jitted.lower(state, batch).as_text())
+
+    def set_constants(self, state: Mapping[str, Any]) -> None:
+        """Be compiled as the step was whose `constants.get_state()` this is."""
+        if self.constants.set_state(state):
+            self.fused, self.call = None, self._compile()
+
+    def _compile(self) -> Callable[..., Any]:
+        # A new function each time: JAX keeps what it traced by the function.
+        return self._jit(self.constants.around(self._function)) if self.compiled else self._function
+
+
+def constants(model: Any) -> dict[str, dict[str, Any]]:
+    """Return what is baked into the model's compiled steps, by step."""
+    steps = {name: getattr(model, name, None) for name in _STEPS}
+    states = {name: step.constants.get_state() for name, step in steps.items() if isinstance(step, Step)}
+    return {name: state for name, state in states.items() if state}
+
+
+def restore_constants(model: Any, states: Mapping[str, Mapping[str, Any]]) -> None:
+    """Let the model's steps be compiled as those were whose `constants` were kept."""
+    for name, state in states.items():
+        _STEPS[name](model).set_constants(state)
 
 
 def train_step(model: Any) -> Step:
@@ -108,7 +135,7 @@ def fused_step(model: Any) -> Step:
             state, logs = jax.lax.scan(step, state, batches)
             return (logs, jax.tree.map(lambda values: values[-1], logs)), state
 
-        single.fused = Step(function, model, out_shardings(model, TRAIN))
+        single.fused = Step(function, model, out_shardings(model, TRAIN), constants=single.constants)
     return single.fused
 
 
@@ -127,3 +154,10 @@ def _kept(
     step = Step(function, model, out_shardings(model, names), donate=donate, joins=joins)
     object.__setattr__(model, attribute, step)
     return step
+
+
+_STEPS: Final[Mapping[str, Callable[[Any], Step]]] = {
+    "train_function": train_step,
+    "test_function": test_step,
+    "predict_function": predict_step,
+}

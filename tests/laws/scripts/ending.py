@@ -18,14 +18,14 @@ import xptrain
 from xptrain import faults
 
 HOW, KEY = sys.argv[1], sys.argv[2]
-GRACE_S = 3.0 if HOW in ("sigterm-compile", "worker-told") else 60.0
+GRACE_S = 3.0 if HOW in ("sigterm-compile", "sigterm-stuck", "worker-told") else 60.0
 HEARD: list[int] = []
 
 
 def mark(text: str) -> None:
     """Tell the test that the moment has come, then give it time to act."""
     (Path(os.environ["XPTRAIN_HOME"]) / f"{KEY}.{text}").touch()
-    if HOW == "sigterm-compile":
+    if HOW in ("sigterm-compile", "sigterm-stuck"):
         # Like a compile: one call that no signal handler gets into.
         hashlib.pbkdf2_hmac("sha256", b"", b"", 2 * 10**8)
     if HOW.startswith("sig"):
@@ -53,7 +53,10 @@ class End(keras.callbacks.Callback):
             sys.exit(3)
         if HOW == "os-exit":
             os._exit(9)
-        if HOW in ("sigterm", "sigint", "sigterm-workers"):
+        if HOW == "sigterm-stuck":
+            # The queue of what is to be told waits for a value that never comes.
+            RUN.writer.append = RUN.writer.sync = lambda *args, **kwargs: time.sleep(3600)
+        if HOW in ("sigterm", "sigint", "sigterm-workers", "sigterm-group", "sigterm-gone", "sigterm-stuck"):
             mark("ready")
         if HOW == "worker-told":
             worker = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))
@@ -76,7 +79,7 @@ class End(keras.callbacks.Callback):
 
 
 def folder_vanishes(name: str, step: int) -> None:
-    if HOW == "folder-gone" and name == "save-started" and step == 10:
+    if HOW in ("folder-gone", "sigterm-gone") and name == "save-started" and step == 10:
         shutil.rmtree(RUN.checkpoints.folder)
 
 

@@ -9,6 +9,7 @@ Writes OUT/steps.txt (a line per trained step: attempt, step) and, at the end, O
 import argparse
 import json
 import os
+import random
 import signal
 import sys
 import threading
@@ -86,7 +87,7 @@ parser.add_argument("out", type=Path)
 parser.add_argument("--policy", default="epochs")
 parser.add_argument("--epochs", type=int, default=8)
 parser.add_argument("--key")
-parser.add_argument("--data", default="arrays", choices=["arrays", "processes", "generator"])
+parser.add_argument("--data", default="arrays", choices=["arrays", "processes", "generator", "torch"])
 args = parser.parse_args()
 OUT = args.out
 OUT.mkdir(parents=True, exist_ok=True)
@@ -125,10 +126,27 @@ def endless() -> Any:
         yield x[chosen] + np.random.normal(size=(16, 6)).astype("float32") * 0.1, y[chosen]
 
 
+def loader() -> Any:
+    import torch
+
+    class Items(torch.utils.data.Dataset[Any]):
+        """Adds noise in loader processes, from three generators."""
+
+        def __len__(self) -> int:
+            return len(x)
+
+        def __getitem__(self, index: int) -> Any:
+            noise = np.random.normal(size=6) + torch.randn(6).numpy() + random.random()
+            return x[index] + noise.astype("float32") * 0.1, y[index]
+
+    return torch.utils.data.DataLoader(Items(), batch_size=16, shuffle=True, num_workers=2)
+
+
 data: dict[str, Any] = {
     "arrays": lambda: {"x": x, "y": y, "batch_size": 16},
     "processes": lambda: {"x": Augmented()},
     "generator": lambda: {"x": endless(), "steps_per_epoch": 10},
+    "torch": lambda: {"x": loader()},
 }[args.data]()
 policy = xptrain.every(epochs=1) if args.policy == "epochs" else xptrain.every(steps=3)
 

@@ -253,7 +253,7 @@ def _comparison_name(value: Any) -> str | None:
     # Keras's callbacks keep the direction of their monitor as one of these two functions.
     import keras
 
-    return {keras.ops.less: "less", keras.ops.greater: "greater"}.get(value) if callable(value) else None
+    return "less" if value is keras.ops.less else "greater" if value is keras.ops.greater else None
 
 
 def _comparison(name: str) -> Any:

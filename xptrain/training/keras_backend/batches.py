@@ -31,6 +31,14 @@ class Batches:
         # Keras lets the step read the very buffer, while a generator may fill it anew.
         return keras.tree.map_structure(lambda v: v.copy() if isinstance(v, np.ndarray) else v, converted)
 
+    def convert_tensors(self, batch: Any) -> Any:
+        """Return a batch of PyTorch tensors."""
+        import keras
+
+        return self.convert(
+            keras.tree.map_structure(lambda v: v.detach().cpu().numpy() if hasattr(v, "detach") else v, batch)
+        )
+
     def convert_tuple(self, batch: Any) -> Any:
         """Return a batch of a generator, which yields tuples."""
         if not isinstance(batch, tuple):

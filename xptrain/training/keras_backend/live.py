@@ -74,10 +74,10 @@ class LiveState:
 
     @property
     def lost(self) -> bool:
-        """True when a step failed after it had taken its inputs: their buffers are gone."""
+        """True when a step failed after it had taken its inputs: the buffers are gone, or hold its error."""
         if self._model._jax_state_synced:
             return False
-        return any(array.is_deleted() for arrays in self._state for array in arrays)
+        return any(_is_lost(array) for arrays in self._state for array in arrays)
 
     def forget(self) -> None:
         """Drop the newest values; whoever calls this writes the variables anew."""
@@ -97,6 +97,17 @@ class LiveState:
         self._state = tuple(
             without_aliases([v.value for v in variables], seen) for variables in self._variables
         )
+
+
+def _is_lost(array: Any) -> bool:
+    if array.is_deleted():
+        return True
+    try:
+        array.block_until_ready()
+    except RuntimeError:
+        # JAX gives arrays out before they are computed; one whose step failed raises when it is looked at.
+        return True
+    return False
 
 
 def out_shardings(model: Any, names: tuple[str, ...]) -> Any:

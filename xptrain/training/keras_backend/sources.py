@@ -8,6 +8,7 @@ from types import GeneratorType
 from typing import Any
 
 from xptrain.data.indexed import IndexedSource
+from xptrain.data.loaders import LoaderSource, StateDicts, has_state_dict, is_torch_loader
 from xptrain.data.passes import Passes
 from xptrain.data.source import Source
 from xptrain.data.stateful import Stateful
@@ -15,6 +16,13 @@ from xptrain.data.streams import FactorySource, GeneratorSource, StatefulSource
 from xptrain.training.keras_backend import arrays
 from xptrain.training.keras_backend.batches import Batches, digest_batch, is_indexed
 from xptrain.training.keras_backend.checks import capped
+
+_REMEDY = "give a function f(epoch, batch) that returns its batches from there on"
+_REMEDIES = {
+    "tensorflow.": "give a function f(epoch, batch) that calls tf.random.set_seed(epoch) and returns the "
+    "dataset after .skip(batch)",
+    "grain.": "give xptrain_grain.source(data)",
+}
 
 
 def source_of(
@@ -35,7 +43,7 @@ def source_of(
 
     Args:
         x: Arrays, a `PyDataset`, a generator, a function `f(epoch, batch)` that returns one, an iterator with
-            `get_state` and `set_state`, or another dataset that Keras takes.
+            `get_state` and `set_state`, a PyTorch `DataLoader`, or another dataset that Keras takes.
         y: Targets, for arrays.
         sample_weight: Weights, for arrays.
         batch_size: Samples per step, for arrays.
@@ -86,6 +94,20 @@ def source_of(
     if isinstance(x, Stateful) and hasattr(x, "__iter__"):
         _check_alone("Stateful iterator", y, sample_weight)
         return StatefulSource(x, batches.convert, steps=steps, seed=seed, role=role)
+    if is_torch_loader(x):
+        _check_alone("torch DataLoader", y, sample_weight, class_weight)
+        return LoaderSource(
+            x,
+            batches.convert_tensors,
+            digest_batch,
+            steps=steps,
+            seed=seed,
+            first_epoch=first_epoch,
+            role=role,
+        )
+    if has_state_dict(x):
+        _check_alone("loader with a state_dict", y, sample_weight, class_weight)
+        return StatefulSource(StateDicts(x), batches.convert_tensors, steps=steps, seed=seed, role=role)
     if callable(x) and not hasattr(x, "__iter__") and not hasattr(x, "__getitem__"):
         _check_alone("function", y, sample_weight)
         return FactorySource(x, batches.convert, steps=steps, seed=seed, role=role, first_epoch=first_epoch)
@@ -176,4 +198,8 @@ class StreamSource(Source):
     @property
     def uncaptured(self) -> list[str]:
         """What decides the batches and is in no checkpoint."""
-        return [f"the order of the batches of a {self._kind.__qualname__}"]
+        kind = self._kind.__module__
+        remedy = next((text for name, text in _REMEDIES.items() if kind.startswith(name)), _REMEDY)
+        return [
+            f"the order of the batches of a {self._kind.__qualname__}, which no checkpoint knows ({remedy})"
+        ]

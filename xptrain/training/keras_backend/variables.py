@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from xptrain.state.records import Role, VariableRecord
+from xptrain.training.keras_backend.outside import held_by
 
-_ROLES: tuple[Role, ...] = ("trainable", "non_trainable", "optimizer", "metrics")
+_ROLES: tuple[Role, ...] = ("trainable", "non_trainable", "optimizer", "metrics", "outside")
 
 
 def build(model: Any, first: Callable[[], Any]) -> None:
@@ -33,7 +35,7 @@ def groups(model: Any) -> tuple[list[Any], list[Any], list[Any], list[Any]]:
 
 
 def records(model: Any) -> list[VariableRecord]:
-    """Return every variable of the train state with its key, in the order of `groups`.
+    """Return every variable of the train state with its key, in the order of `groups`, then those outside.
 
     Raises:
         UsageError: If two variables would get one key.
@@ -41,17 +43,30 @@ def records(model: Any) -> list[VariableRecord]:
     keys = _layer_keys(model)
     keys.update(_optimizer_keys(model.optimizer, keys, "optimizer"))
     keys.update(_metric_keys(model))
-    return _with_roles(groups(model), keys)
+    return _with_roles((*groups(model), outside(model)), keys)
 
 
 def layer_records(model: Any) -> list[VariableRecord]:
     """Return the variables of the model's layers alone; the model need not be compiled."""
-    return _with_roles((model.trainable_variables, model.non_trainable_variables), _layer_keys(model))
+    trainable, non_trainable, _, _ = groups(model)
+    return _with_roles((trainable, non_trainable, [], [], outside(model)), _layer_keys(model))
+
+
+def outside(model: Any) -> list[Any]:
+    """Return the variables of layers that are in no group: no step moves them."""
+    seen = {id(variable) for group in groups(model) for variable in group}
+    found = []
+    for _, layer in _layers(model, "model"):
+        for variable in held_by(layer):
+            if id(variable) not in seen:
+                seen.add(id(variable))
+                found.append(variable)
+    return found
 
 
 def _with_roles(grouped: Sequence[list[Any]], keys: Mapping[int, str]) -> list[VariableRecord]:
     result = []
-    for role, variables in zip(_ROLES, grouped, strict=False):
+    for role, variables in zip(_ROLES, grouped, strict=True):
         for index, variable in enumerate(variables):
             key = keys.get(id(variable), f"{role}/other.{index}.{variable.name}")
             result.append(VariableRecord(key, role, variable.path, variable))
@@ -68,9 +83,12 @@ def _layer_keys(model: Any) -> dict[int, str]:
 
     for prefix, layer in _layers(model, "model"):
         for variable in [*layer._trainable_variables, *layer._non_trainable_variables]:
-            claim(variable, f"{prefix}/{variable.name}")
+            claim(variable, f"{prefix}/{_name(variable)}")
         for number, generator in enumerate(layer._seed_generators):
             claim(generator.state, f"{prefix}/seed.{number}")
+    for prefix, layer in _layers(model, "model"):
+        for variable in held_by(layer):
+            claim(variable, f"{prefix}/{_name(variable)}")
     return keys
 
 
@@ -100,12 +118,17 @@ def _optimizer_keys(optimizer: Any, layer_keys: dict[int, str], prefix: str) -> 
                 if id(slot) in own:
                     of = layer_keys.get(id(variable), variable.path)
                     keys[id(slot)] = _unique(f"{prefix}/{name.lstrip('_')}/{of}", taken)
-        elif name == "inner_optimizer":
-            keys.update(_optimizer_keys(value, layer_keys, f"{prefix}/inner"))
-        elif name == "optimizers":
-            for number, inner in enumerate(value):
-                keys.update(_optimizer_keys(inner, layer_keys, f"{prefix}/inner.{number}"))
+    for name, inner in _inner_optimizers(optimizer, prefix):
+        keys.update(_optimizer_keys(inner, layer_keys, name))
     return keys
+
+
+def _inner_optimizers(optimizer: Any, key: str) -> Iterator[tuple[str, Any]]:
+    if getattr(optimizer, "inner_optimizer", None) is not None:
+        yield f"{key}/inner", optimizer.inner_optimizer
+    # Those of a MultiOptimizer.
+    for number, inner in enumerate(getattr(optimizer, "optimizers", ())):
+        yield f"{key}/inner.{number}", inner
 
 
 def _metric_keys(model: Any) -> dict[int, str]:
@@ -114,9 +137,14 @@ def _metric_keys(model: Any) -> dict[int, str]:
     for number, metric in enumerate(model.metrics):
         for variable in metric.variables:
             if id(variable) not in keys:
-                key = f"metrics/{number}.{_snake(type(metric).__name__)}/{variable.name}"
+                key = f"metrics/{number}.{_snake(type(metric).__name__)}/{_name(variable)}"
                 keys[id(variable)] = _unique(key, taken)
     return keys
+
+
+def _name(variable: Any) -> str:
+    # A variable without a name got one that counts those of the process.
+    return re.sub(r"^variable_\d+$", "variable", str(variable.name))
 
 
 def _unique(key: str, taken: set[str]) -> str:
@@ -139,23 +167,15 @@ def owners(model: Any) -> dict[str, Any]:
     for key, layer in _layers(model, "model"):
         if not any(layer is other for other in found.values()):
             found[key] = layer
-    optimizer, key = model.optimizer, "optimizer"
-    while optimizer is not None:
+    optimizers = [] if model.optimizer is None else [("optimizer", model.optimizer)]
+    for key, optimizer in optimizers:
         found[key] = optimizer
-        optimizer, key = getattr(optimizer, "inner_optimizer", None), f"{key}/inner"
+        # The list grows while it is walked.
+        optimizers += _inner_optimizers(optimizer, key)
     return found | {
         f"metrics/{number}.{_snake(type(metric).__name__)}": metric
         for number, metric in enumerate(model.metrics)
     }
-
-
-def hidden_states(model: Any) -> list[str]:
-    """Return the layers that keep a state outside their variables, where no checkpoint sees it."""
-    return [
-        f"{layer.name}: the state of a stateful {type(layer).__name__}"
-        for layer in model._flatten_layers()
-        if getattr(layer, "stateful", False) is True
-    ]
 
 
 def global_seed() -> Any:
