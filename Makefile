@@ -8,7 +8,7 @@ export KERAS_BACKEND := jax
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := setup
-.PHONY: setup demo test keras-tests lint docs bench clean
+.PHONY: setup demo test table keras-tests torch-tests integrations lint docs bench clean
 
 setup: $(STAMP)
 
@@ -27,12 +27,32 @@ demo: $(STAMP)
 test: $(STAMP)
 	$(BIN)/python -m pytest $(ARGS)
 
-# Keras's own tests, routed through our loop. TensorFlow stays out of the environment of everything else.
+# docs/what-is-exact.md from what the tests find, in their large profile.
+table: $(STAMP)
+	$(BIN)/python -m tests.laws.table
+
+# An environment $(1) over the first one, with the packages of $(2): what is large or foreign stays out of the rest.
+define beside
+	$(PYTHON) -m venv $(1)
+	$(BIN)/python -c 'import site; print(site.getsitepackages()[0])' > $(1)/lib/$$(ls $(1)/lib)/site-packages/base.pth
+	$(1)/bin/python -m pip install --quiet --no-deps --require-hashes -r $(2)
+endef
+
+# Keras's own tests, routed through our loop, beside TensorFlow.
 keras-tests: $(STAMP)
-	$(PYTHON) -m venv $(VENV)-keras
-	$(BIN)/python -c 'import site; print(site.getsitepackages()[0])' > $(VENV)-keras/lib/$$(ls $(VENV)-keras/lib)/site-packages/base.pth
-	$(VENV)-keras/bin/python -m pip install --quiet --no-deps --require-hashes -r tests/keras_own/tensorflow.txt
+	$(call beside,$(VENV)-keras,tests/keras_own/tensorflow.txt)
 	$(VENV)-keras/bin/python -m tests.keras_own
+
+# PyTorch's loaders as data.
+torch-tests: $(STAMP)
+	$(call beside,$(VENV)-torch,tests/torch_own/torch.txt)
+	$(VENV)-torch/bin/python -m pytest tests/torch_own $(ARGS)
+
+# Each integration is a distribution of its own, with its own tests.
+integrations: $(STAMP)
+	$(call beside,$(VENV)-grain,integrations/grain/grain.txt)
+	$(VENV)-grain/bin/python -m pip install --quiet --no-deps --no-build-isolation -e integrations/grain
+	cd integrations/grain && PYTHONPATH=$(CURDIR) $(CURDIR)/$(VENV)-grain/bin/python -m pytest $(ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -46,5 +66,5 @@ bench: $(STAMP)
 	$(BIN)/python -m bench
 
 clean:
-	rm -rf $(VENV) $(VENV)-keras build dist site demo-out *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-keras $(VENV)-torch $(VENV)-grain build dist site demo-out *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -22,7 +22,18 @@ from xptrain import errors
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "xptrain"
 
-FUNCTIONS = {"run", "every", "keep", "best", "runs", "history", "compare", "explain", "load_weights", "verify"}
+FUNCTIONS = {
+    "run",
+    "every",
+    "keep",
+    "best",
+    "runs",
+    "history",
+    "compare",
+    "explain",
+    "load_weights",
+    "verify",
+}
 CLASSES = {"Run", "Trainer", "Stateful", "Tracker"}
 ERRORS = {
     "XptrainError",

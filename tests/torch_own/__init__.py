@@ -1,0 +1,1 @@
+"""PyTorch's loaders as data, in an environment of their own: `make torch-tests`."""
