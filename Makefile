@@ -33,7 +33,7 @@ table: $(STAMP)
 
 # An environment $(1) over the first one, with the packages of $(2): what is large or foreign stays out of the rest.
 define beside
-	$(PYTHON) -m venv $(1)
+	$(PYTHON) -m venv --without-pip $(1)
 	$(BIN)/python -c 'import site; print(site.getsitepackages()[0])' > $(1)/lib/$$(ls $(1)/lib)/site-packages/base.pth
 	$(1)/bin/python -m pip install --quiet --no-deps --require-hashes -r $(2)
 endef
