@@ -8,7 +8,7 @@ export KERAS_BACKEND := jax
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := setup
-.PHONY: setup demo test table keras-tests torch-tests integrations lint docs bench clean
+.PHONY: setup demo test table keras-tests torch-tests integrations lint docs bench soak clean
 
 setup: $(STAMP)
 
@@ -64,6 +64,10 @@ docs: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python -m bench
+
+# Runs that are killed at random moments; `make soak ARGS="--kills 8"` is a short one.
+soak: $(STAMP)
+	$(BIN)/python -m bench.kill_soak $(ARGS)
 
 clean:
 	rm -rf $(VENV) $(VENV)-keras $(VENV)-torch $(VENV)-grain build dist site demo-out *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

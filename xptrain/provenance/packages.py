@@ -8,6 +8,8 @@ import platform
 import re
 import sys
 from collections.abc import Iterable, Mapping
+from functools import cache
+from pathlib import Path
 from typing import Any, Final
 
 from xptrain.secrets.redact import redact_text
@@ -37,13 +39,8 @@ def capture_packages(paths: Iterable[str] | None = None) -> dict[str, Any]:
         >>> capture_packages()["python"]["version"] == platform.python_version()
         True
     """
-    found: dict[str, tuple[str, str]] = {}
-    for distribution in importlib.metadata.distributions(path=list(sys.path if paths is None else paths)):
-        meta_name = _name(distribution)
-        # Left-overs of broken uninstalls have no name; the first one on the path is the one imported.
-        if meta_name and distribution.version and normal_name(meta_name) not in found:
-            mark = _mark(distribution.read_text("direct_url.json"))
-            found[normal_name(meta_name)] = (distribution.version, mark)
+    folders = tuple(sys.path if paths is None else paths)
+    found = _distributions(folders, tuple(_changed_ns(folder) for folder in folders))
     installed = {name: version for name, (version, _) in sorted(found.items())}
     return {
         "python": {"version": platform.python_version(), "implementation": platform.python_implementation()},
@@ -53,12 +50,38 @@ def capture_packages(paths: Iterable[str] | None = None) -> dict[str, Any]:
     }
 
 
-def _name(distribution: importlib.metadata.Distribution) -> str | None:
+@cache
+def _distributions(folders: tuple[str, ...], changed_ns: tuple[int, ...]) -> dict[str, tuple[str, str]]:
+    """Return version and mark by name; read once for each state of the folders, since it takes a while.
+
+    Args:
+        folders: Where to look.
+        changed_ns: When each of them last changed: another package makes another entry in it.
+    """
+    found: dict[str, tuple[str, str]] = {}
+    for distribution in importlib.metadata.distributions(path=list(folders)):
+        name, version = _name_and_version(distribution)
+        # Left-overs of broken uninstalls have no name; the first one on the path is the one imported.
+        if name and version and normal_name(name) not in found:
+            found[normal_name(name)] = (version, _mark(distribution.read_text("direct_url.json")))
+    return found
+
+
+def _changed_ns(folder: str) -> int:
     try:
-        return distribution.metadata["Name"]
+        return Path(folder).stat().st_mtime_ns
+    except OSError:
+        return 0
+
+
+def _name_and_version(distribution: importlib.metadata.Distribution) -> tuple[str | None, str | None]:
+    try:
+        # Parsed anew each time that it is asked for.
+        metadata = distribution.metadata
     except FileNotFoundError:
         # The importlib_metadata backport, once a library loads it, raises where Python returns None.
-        return None
+        return None, None
+    return metadata["Name"], metadata["Version"]
 
 
 def bit_movers(installed: Mapping[str, str]) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import sys
 import sysconfig
 from collections.abc import Sequence
@@ -112,9 +113,11 @@ def project_files(root: Path, script: Path | None) -> list[Path]:
     folders -= {Path("/"), *installed}
     virtual: dict[Path, bool] = {}
     found = set()
+    # Thousands of modules are libraries': not one of them is looked up on disk.
+    libraries = tuple({f"{path}{os.sep}" for name, path in sysconfig.get_paths().items() if "lib" in name})
     for module in list(sys.modules.values()):
         name = getattr(module, "__file__", None)
-        if not isinstance(name, str) or not name.endswith(".py"):
+        if not isinstance(name, str) or not name.endswith(".py") or name.startswith(libraries):
             continue
         path = Path(name).resolve()
         base = next((f for f in folders if path.is_relative_to(f)), None)

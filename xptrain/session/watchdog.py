@@ -34,11 +34,14 @@ class Watchdog:
         run: The run, whose status it then writes.
         signals: Those that the run handles. Ctrl-C starts no clock: the user presses again.
         grace_s: Seconds until the process has ended; a margin before that is kept for the last words.
+
+    Attributes:
+        signals: Those that it watches for.
     """
 
     def __init__(self, run: Life, signals: Iterable[int], grace_s: float) -> None:
         self._run = run
-        self._signals = frozenset(signals)
+        self.signals = frozenset(signals)
         self._margin = min(3.0, grace_s / 5)
         self._patience = grace_s - self._margin
         self._over = threading.Event()
@@ -90,7 +93,7 @@ class Watchdog:
                 if not select.select([reader], [], [], left)[0]:
                     self._end(number)
                     return
-                heard = self._signals.intersection(reader.recv(4096))
+                heard = self.signals.intersection(reader.recv(4096))
                 if heard - {signal.SIGINT} and not number:
                     number = min(heard - {signal.SIGINT})
                     deadline = time.monotonic() + self._patience
@@ -149,6 +152,18 @@ class Watchdog:
 
 
 _started: WeakSet[Watchdog] = WeakSet()
+_forking = threading.local()
+
+
+def _before_fork() -> None:
+    # A worker may be signalled before it has let go of the socket: then its signal waits until it has.
+    wanted = {number for watchdog in list(_started) for number in watchdog.signals}
+    _forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, wanted) if wanted else None
+
+
+def _in_parent() -> None:
+    if _forking.mask is not None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, _forking.mask)
 
 
 def _in_child() -> None:
@@ -156,6 +171,7 @@ def _in_child() -> None:
     with suppress(ValueError):
         for watchdog in list(_started):
             watchdog.forget()
+    _in_parent()
 
 
-os.register_at_fork(after_in_child=_in_child)
+os.register_at_fork(before=_before_fork, after_in_parent=_in_parent, after_in_child=_in_child)
