@@ -8,6 +8,7 @@ checkpoint holds both what they are now and what the compiled steps see.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import wraps
 from typing import Any
 
 from xptrain.state import rng
@@ -53,6 +54,8 @@ class Constants:
     def around(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return `function` as it is to be traced."""
 
+        # The name is that of the compiled program, in profiles and in the cache.
+        @wraps(function)
         def traced(*arguments: Any) -> Any:
             variables = self._variables()
             now = [variable.value for variable in variables]
