@@ -48,3 +48,15 @@ def variable_digests(model: Any) -> dict[str, str]:
     from xptrain.training.keras_backend.variables import records
 
     return {record.key: digest_array(record.variable.value) for record in records(model)}
+
+
+class Seeded(keras.layers.Layer):
+    """Draws from a SeedGenerator of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.generator = keras.random.SeedGenerator()
+
+    def call(self, inputs: Any, training: bool = False) -> Any:
+        noise = keras.random.normal(keras.ops.shape(inputs), seed=self.generator)
+        return inputs + noise * 0.1 if training else inputs

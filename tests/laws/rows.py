@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from tests.examples import X, Y, small
+from tests.examples import Seeded, X, Y, small
 from xptrain.provenance.grade import assess
 from xptrain.testing import assert_resume_exact
 
@@ -95,18 +95,6 @@ OPTIMIZERS: dict[str, Callable[[], Any]] = {
     "accumulation with EMA": wrapped(gradient_accumulation_steps=3, use_ema=True, global_clipnorm=1.0),
     "learning rate schedule": lambda: O.Adam(O.schedules.CosineDecayRestarts(0.05, 3)),
 }
-
-
-class Seeded(L.Layer):
-    """Draws from a SeedGenerator of its own."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.generator = keras.random.SeedGenerator()
-
-    def call(self, inputs: Any, training: bool = False) -> Any:
-        noise = keras.random.normal(keras.ops.shape(inputs), seed=self.generator)
-        return inputs + noise * 0.1 if training else inputs
 
 
 class Seedless(L.Layer):

@@ -13,22 +13,10 @@ import pytest
 from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import strategies as st
 
-from tests.examples import Scripted, X, Y, dropout_model, small
+from tests.examples import Scripted, Seeded, X, Y, dropout_model, small
 from xptrain.testing import assert_resume_exact
 
 pytestmark = pytest.mark.usefixtures("no_keras_fit")
-
-
-class Seeded(keras.layers.Layer):
-    """Draws from a SeedGenerator of its own."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.generator = keras.random.SeedGenerator()
-
-    def call(self, inputs: Any, training: bool = False) -> Any:
-        noise = keras.random.normal(keras.ops.shape(inputs), seed=self.generator)
-        return inputs + noise * 0.1 if training else inputs
 
 
 class Counting(keras.callbacks.Callback):

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
 
 from xptrain.analysis.reading import Reading, read
-from xptrain.checkpoint.folder import step_name
-from xptrain.checkpoint.receipts import Receipt, unseal
+from xptrain.checkpoint.folder import Folder, step_name
+from xptrain.checkpoint.receipts import Receipt
 from xptrain.errors import CheckpointNotFoundError
 from xptrain.tracking.folder import Delivered, RunFolder, RunInfo, all_runs
-
-_LEDGER: Final = "ledger.jsonl"
 
 
 def lay_out(reading: Reading, home: Path, at: Receipt | None) -> RunFolder:
@@ -98,18 +94,9 @@ def copy_checkpoints(reading: Reading, target: RunFolder, at: Receipt | None) ->
                 found="it was deleted meanwhile",
                 remedy="try again: a run that is being trained deletes its older checkpoints",
             ) from error
-    ledger = source.path / _LEDGER
-    if ledger.is_file():
-        lines = [line for line in ledger.read_bytes().splitlines() if _is_of(line, steps)]
-        (place / _LEDGER).write_bytes(b"".join(line + b"\n" for line in lines))
-
-
-def _is_of(line: bytes, steps: Collection[int]) -> bool:
-    try:
-        record = unseal(line)
-    except ValueError:
-        return False
-    return record["kind"] == "saved" and record["receipt"]["step"] in steps
+    entries, ledger = source.ledger.entries(), Folder(place).ledger
+    for step in sorted(entries.keys() & steps):
+        ledger.append(entries[step].receipt, entries[step].files)
 
 
 def _link(source: str, target: str) -> str:

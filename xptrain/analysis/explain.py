@@ -8,11 +8,12 @@ from itertools import count, pairwise
 from typing import Any, Final
 
 from xptrain.analysis.causes import Cause, Found, find, text_of
-from xptrain.analysis.parting import Parting, initial_digests, ledger_notes, part, receipts
+from xptrain.analysis.parting import Parting, ledger_notes, part, receipts
 from xptrain.analysis.reading import Reading, read
 from xptrain.analysis.runs import Home, find_run
 from xptrain.errors import UsageError
 from xptrain.provenance.diff.difference import Difference
+from xptrain.provenance.sharding import initial_digests
 from xptrain.session.manifests import Manifests
 
 MOST_CAUSES: Final = 3

@@ -13,6 +13,7 @@ from xptrain.analysis.copies import copy_checkpoints, make_run
 from xptrain.analysis.reading import Reading
 from xptrain.checkpoint.receipts import Receipt
 from xptrain.errors import CheckpointNotFoundError, UsageError
+from xptrain.provenance.sharding import initial_digests
 from xptrain.session.forked import Fork, changed
 from xptrain.session.opening import user_name
 from xptrain.tracking.durable import now_ms
@@ -76,16 +77,17 @@ def parse(settings: list[str], config: Mapping[str, Any]) -> dict[str, Any]:
         if not equals or not name:
             raise UsageError("--set cannot be used", expected="NAME=VALUE", found=text)
         changes[name] = _value(value)
-    new = changed(config, changes)
-    for name, value in changes.items():
-        old, now = _get(config, name), _get(new, name)
+    # Says which names there are.
+    changed(config, changes)
+    for name, now in changes.items():
+        old = _get(config, name)
         numbers = isinstance(old, int | float) and isinstance(now, int | float)
         fits = numbers and isinstance(old, bool) == isinstance(now, bool)
         if not fits and old is not None and type(old) is not type(now):
             raise UsageError(
                 f"the config's {name} is of another kind",
                 expected=f"a value like {json.dumps(old)}",
-                found=json.dumps(value),
+                found=json.dumps(now),
                 remedy="write text with quotes where it could be a number: --set 'name=\"1\"'",
             )
     return changes
@@ -129,5 +131,4 @@ def _checkpoint(reading: Reading, step: int) -> Receipt:
 
 def _initial(reading: Reading, at: Receipt) -> dict[str, str]:
     """Return the digests of the optimizer's variables before the first step of a checkpoint's fit."""
-    variables = reading.manifest(at.cursor.fit).get("variables") or ()
-    return {v["key"]: v["digest"] for v in variables if v["role"] == "optimizer" and "digest" in v}
+    return initial_digests(reading.manifest(at.cursor.fit), ("optimizer",))

@@ -11,6 +11,7 @@ from typing import Any
 from xptrain.analysis.reading import Reading
 from xptrain.checkpoint.receipts import Receipt
 from xptrain.errors import CheckpointDamagedError
+from xptrain.provenance.sharding import initial_digests
 from xptrain.state.snapshot import END, HOST
 from xptrain.tracking import journal
 from xptrain.tracking.points import points, same
@@ -34,6 +35,17 @@ class StateParting:
     leaves: tuple[str, ...]
     compared: int
     only: tuple[str, ...] = ()
+
+    def named(self, most: int) -> str:
+        """Return in words which tensors differ, the model's own first: what an optimizer holds follows.
+
+        Args:
+            most: How many are named.
+        """
+        differing = [*self.leaves, *(f"{name} (in one only)" for name in self.only)]
+        names = sorted(differing, key=lambda name: not name.startswith("model/"))
+        more = [f"and {len(names) - most} more"] if len(names) > most else []
+        return ", ".join([*names[:most], *more])
 
 
 @dataclass(frozen=True)
@@ -139,12 +151,6 @@ def ledger_notes(reading: Reading) -> list[str]:
 
 def _is_torn(text: bytes) -> bool:
     return bool(text) and not text.endswith(b"\n")
-
-
-def initial_digests(manifest: Mapping[str, Any]) -> dict[str, str]:
-    """Return the digests of the variables before the first step by key, as far as they are recorded."""
-    variables = manifest.get("variables") or ()
-    return {v["key"]: v["digest"] for v in variables if isinstance(v.get("digest"), str)}
 
 
 def _pair(first: Sequence[Receipt], second: Sequence[Receipt]) -> tuple[dict[str, str], dict[str, str]]:

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from xptrain.analysis.causes import Cause, text_of
 from xptrain.analysis.explain import Explanation, explain
-from xptrain.analysis.parting import Parting
+from xptrain.analysis.parting import Parting, StateParting
 from xptrain.analysis.proof.narrowing import Narrowed, narrow
 from xptrain.analysis.reading import Reading, read
 from xptrain.analysis.recorded import recorded
@@ -86,10 +86,7 @@ def _trained_again(keys: tuple[str, str], found: Narrowed) -> dict[str, Any]:
     if found.last_equal is not None:
         rows["last equal state"] = f"step {found.last_equal}"
     if found.state is not None:
-        names = sorted(found.state.leaves, key=lambda name: not name.startswith("model/"))
-        count = f"{len(found.state.leaves)} of {found.state.compared} tensors"
-        shown = ", ".join([*names[:_MOST_NAMES], *_more(names, _MOST_NAMES)])
-        rows["first other state"] = f"step {found.state.step}: {count}: {shown}"
+        rows["first other state"] = _tensors(found.state)
     else:
         rows["states"] = "equal at every step: what made the runs part did not come again"
     for key in keys:
@@ -147,12 +144,8 @@ def _where(keys: tuple[str, str], parting: Parting) -> dict[str, Any]:
     rows: dict[str, Any] = {}
     if parting.last_equal is not None:
         rows["last equal state"] = f"step {parting.last_equal}"
-    if (state := parting.state) is not None:
-        leaves = sorted(state.leaves, key=lambda name: not name.startswith("model/"))
-        names = [*leaves, *(f"{name} (in one only)" for name in state.only)]
-        count = f"{len(state.leaves)} of {state.compared} tensors"
-        shown = ", ".join([*names[:_MOST_NAMES], *_more(names, _MOST_NAMES)])
-        rows["first other state"] = f"step {state.step}: {count}: {shown}"
+    if parting.state is not None:
+        rows["first other state"] = _tensors(parting.state)
     elif parting.states:
         rows["states"] = f"equal at all {parting.states} steps that both saved"
     if (point := parting.point) is not None:
@@ -163,6 +156,10 @@ def _where(keys: tuple[str, str], parting: Parting) -> dict[str, Any]:
     elif parting.points:
         rows["values"] = f"all {parting.points} that both logged are equal"
     return rows
+
+
+def _tensors(state: StateParting) -> str:
+    return f"step {state.step}: {len(state.leaves)} of {state.compared} tensors: {state.named(_MOST_NAMES)}"
 
 
 def _shown(cause: Cause) -> str:

@@ -111,5 +111,4 @@ def _sentence(found: Diagnosis) -> str:
 def _differs(parting: StateParting | None) -> str:
     if parting is None:
         return ""
-    names = sorted([*parting.leaves, *parting.only], key=lambda name: not name.startswith("model/"))
-    return f"other after step {parting.step}: {', '.join(names[:3])}{' …' if len(names) > 3 else ''}"
+    return f"other after step {parting.step}: {parting.named(3)}"

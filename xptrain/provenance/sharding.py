@@ -5,7 +5,7 @@ Works on duck types: JAX is neither imported nor started.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from xptrain.state.digest import digest_array
@@ -38,6 +38,25 @@ def describe_variables(records: Iterable[tuple[str, str, str, Any]]) -> list[dic
         }
         for key, role, path, array in records
     ]
+
+
+def initial_digests(manifest: Mapping[str, Any], roles: Collection[str] = ()) -> dict[str, str]:
+    """Return the digests of the variables before the first step by key, as far as they are recorded.
+
+    Args:
+        manifest: An attempt's manifest.
+        roles: Only variables of these roles; all when empty.
+
+    Returns:
+        Digests (64 hexadecimal digits) by key.
+
+    Example:
+        >>> initial_digests({})
+        {}
+    """
+    variables = manifest.get("variables") or ()
+    wanted = [v for v in variables if isinstance(v.get("digest"), str)]
+    return {v["key"]: v["digest"] for v in wanted if not roles or v["role"] in roles}
 
 
 def describe_sharding(array: Any) -> dict[str, Any]:

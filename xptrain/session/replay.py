@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -147,6 +147,14 @@ def states(out: Path) -> list[State]:
     lines = text[: text.rfind(b"\n") + 1].splitlines()
     records = [json.loads(line) for line in lines]
     return [State(Receipt.from_json(record["receipt"]), record["host"]) for record in records]
+
+
+def by_step(states: Iterable[State]) -> dict[int, list[State]]:
+    """Return states by their step, those of one step in order."""
+    found: dict[int, list[State]] = {}
+    for state in states:
+        found.setdefault(state.receipt.step, []).append(state)
+    return found
 
 
 @cache

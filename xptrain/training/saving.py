@@ -92,13 +92,7 @@ class FitState:
         self._at_snapshot = {record.key: record.variable.value for record in self.records}
         pairs = self._pairs = variables.average_pairs(self._model, self._callbacks)
         host_arrays: dict[str, Any] = {}
-        host = {
-            "python": self.python_state.capture(host_arrays),
-            "rng": _capture_rng(host_arrays),
-            "averages_in_model": bool(pairs),
-            "sources": self._capture_sources(host_arrays),
-            "constants": encode(constants(self._model), host_arrays, "constants of the steps"),
-        }
+        host = {**self._host(host_arrays), "averages_in_model": bool(pairs)}
         return Snapshot(
             step=step,
             cursor=Cursor(fit, epoch, batch),
@@ -107,6 +101,15 @@ class FitState:
             host=host,
             metrics=numbers(metrics or {}),
         )
+
+    def _host(self, arrays: dict[str, Any]) -> dict[str, Any]:
+        """Return what is not on the device, as JSON data; arrays in it are put aside."""
+        return {
+            "python": self.python_state.capture(arrays),
+            "rng": _capture_rng(arrays),
+            "sources": self._capture_sources(arrays),
+            "constants": encode(constants(self._model), arrays, "constants of the steps"),
+        }
 
     def with_end(self, before: Snapshot, *, stopped: bool) -> Snapshot:
         """Return the last snapshot of a fit: the state after its last epoch, and after `on_train_end`.
@@ -121,12 +124,7 @@ class FitState:
         host_arrays: dict[str, Any] = {
             key: value for key, value in before.leaves.items() if key.startswith(HOST)
         }
-        end = {
-            "python": self.python_state.capture(host_arrays),
-            "rng": _capture_rng(host_arrays),
-            "sources": self._capture_sources(host_arrays),
-            "constants": encode(constants(self._model), host_arrays, "constants of the steps"),
-        }
+        end = self._host(host_arrays)
         # Exchanged in the snapshot, so that the pair is not what the model holds although it did not change.
         exchanged = self._pairs.keys() | set(self._pairs.values())
         changed = {

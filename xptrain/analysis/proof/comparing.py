@@ -19,7 +19,7 @@ from xptrain.analysis.reading import Reading
 from xptrain.checkpoint.folder import HOST_FILE
 from xptrain.checkpoint.receipts import Receipt
 from xptrain.errors import CheckpointDamagedError
-from xptrain.session.replay import State
+from xptrain.session.replay import State, by_step
 
 # Constructor settings are compared as the fit begins; a replay writes files elsewhere.
 _NOT_STATE: Final = frozenset({"settings", "csv"})
@@ -69,9 +69,7 @@ def compare_replay(
     Returns:
         What was compared, and what differs first.
     """
-    replayed: dict[int, list[State]] = {}
-    for state in states:
-        replayed.setdefault(state.receipt.step, []).append(state)
+    replayed = by_step(states)
     steps = sorted(recorded.keys() & replayed.keys())
     parting: StateParting | None = None
     host: list[str] = []
@@ -128,11 +126,19 @@ def differing_host(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[
     return _differing(_state_of(first), _state_of(second))
 
 
-def _state_of(host: Any) -> Any:
-    """Return a host state without what is the session's, and without what is no state."""
-    if isinstance(host, dict):
-        return {k: _state_of(v) for k, v in host.items() if k not in _NOT_STATE and k != "session"}
-    return [_state_of(item) for item in host] if isinstance(host, list) else host
+def _state_of(host: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a host state without what is the session's, and without what is no state of a callback."""
+    state = {name: value for name, value in host.items() if name != "session"}
+    if "python" in state:
+        entries = [{k: v for k, v in e.items() if k not in _NOT_STATE} for e in state["python"]["callbacks"]]
+        state["python"] = {**state["python"], "callbacks": entries}
+    if "end" in state:
+        # As the script sees it after the fit.
+        state["end"] = _state_of(state["end"])
+    if "parts" in state:
+        # A loop of the user's own: one host state for each of its models.
+        state["parts"] = [_state_of(part) for part in state["parts"]]
+    return state
 
 
 def _differing(first: Any, second: Any, path: str = "") -> list[str]:

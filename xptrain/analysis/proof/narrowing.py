@@ -10,6 +10,7 @@ from xptrain.analysis.proof.replaying import Replay, replay
 from xptrain.analysis.reading import Reading
 from xptrain.analysis.recorded import recorded, refuse_strangers
 from xptrain.checkpoint.receipts import Receipt
+from xptrain.session.replay import by_step
 
 
 @dataclass(frozen=True)
@@ -53,12 +54,11 @@ def narrow(
         command.check()
         if not yes:
             refuse_strangers(reading, command, "look at the command; then give --yes, or yes=True")
-        stop = receipts(reading)[step][-1]
+        saved = receipts(reading)[step]
         start = _start(reading, parting.last_equal)
-        came = replay(reading, command, start, stop, steps=None, allow=allow, quiet=True)
+        came = replay(reading, command, start, saved[-1], steps=None, allow=allow, quiet=True)
         replays.append(came)
-        of_step = [state.receipt for state in came.states if state.receipt.step == step]
-        if compare_receipts(step, receipts(reading)[step], of_step):
+        if compare_receipts(step, saved, _receipts(came)[step]):
             unlike.append(reading.info.key)
     last, state = _part(*replays)
     return Narrowed(last if last is not None else parting.last_equal, state, tuple(unlike))
@@ -71,14 +71,15 @@ def _start(reading: Reading, last_equal: int | None) -> Receipt | None:
 
 
 def _part(first: Replay, second: Replay) -> tuple[int | None, StateParting | None]:
-    steps: list[dict[int, list[Receipt]]] = [{}, {}]
-    for found, replayed in zip(steps, (first, second), strict=True):
-        for state in replayed.states:
-            found.setdefault(state.receipt.step, []).append(state.receipt)
+    a, b = _receipts(first), _receipts(second)
     last = None
-    for step in sorted(steps[0].keys() & steps[1].keys()):
-        parting = compare_receipts(step, steps[0][step], steps[1][step])
+    for step in sorted(a.keys() & b.keys()):
+        parting = compare_receipts(step, a[step], b[step])
         if parting is not None:
             return last, parting
         last = step
     return last, None
+
+
+def _receipts(replayed: Replay) -> dict[int, list[Receipt]]:
+    return {step: [state.receipt for state in states] for step, states in by_step(replayed.states).items()}

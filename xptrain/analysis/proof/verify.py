@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ from xptrain.analysis.proof.replaying import replay
 from xptrain.analysis.reading import Reading, read
 from xptrain.analysis.recorded import recorded, refuse_strangers
 from xptrain.analysis.runs import Home, find_run
-from xptrain.checkpoint.receipts import Receipt, position
+from xptrain.checkpoint.receipts import Receipt
 from xptrain.errors import CheckpointNotFoundError, UsageError
 from xptrain.provenance.diff.difference import check_allow
 
@@ -48,10 +48,7 @@ class Verdict:
         """One sentence: equal, or what differs first."""
         found = self.comparison
         if found.state is not None:
-            # What the optimizer holds of a weight follows from it.
-            names = sorted([*found.state.leaves, *found.state.only], key=lambda n: not n.startswith("model/"))
-            more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-            return f"the state after step {found.state.step} differs: {', '.join(names[:3])}{more}"
+            return f"the state after step {found.state.step} differs: {found.state.named(3)}"
         if found.value is not None:
             value, (first, second) = found.value, found.value.values
             where = f"the value of {value.metric} at {value.step} differs"
@@ -117,7 +114,8 @@ def verify(
     names = check_allow(allow)
     if epoch is not None and whole:
         raise UsageError("verify one epoch or the whole run", expected="epoch= or whole=", found="both")
-    start, wanted = _part(reading, epoch, whole)
+    saved = receipts(reading)
+    start, wanted = _part(reading, saved, epoch, whole)
     command = recorded(reading)
     command.check()
     if not yes:
@@ -125,18 +123,18 @@ def verify(
     stop = wanted[-1]
     steps = {receipt.step for receipt in wanted}
     came = replay(reading, command, start, stop, steps=steps, allow=names)
-    known = {step: saved for step, saved in receipts(reading).items() if step in steps}
+    known = {step: saved[step] for step in steps}
     comparison = compare_replay(reading, known, came.states, came.points)
     return Verdict(reading.info.key, start.step if start else 0, stop.step, comparison, came.seconds)
 
 
-def _part(reading: Reading, epoch: int | None, whole: bool) -> tuple[Receipt | None, list[Receipt]]:
+def _part(
+    reading: Reading, saved: Mapping[int, Sequence[Receipt]], epoch: int | None, whole: bool
+) -> tuple[Receipt | None, list[Receipt]]:
     """Return the checkpoint to begin from (None: the beginning), and the states to compare with."""
-    saved = [receipt for of_step in receipts(reading).values() for receipt in of_step]
     # What was trained last of a step is what the run went on from.
-    history = [s[-1] for s in receipts(reading).values()]
-    history.sort(key=lambda receipt: (receipt.step, position(receipt.cursor)))
-    if not saved:
+    history = [saved[step][-1] for step in sorted(saved)]
+    if not history:
         raise CheckpointNotFoundError(
             f"run {reading.info.key} has recorded no state to compare with",
             expected="at least one checkpoint, which may have been deleted since",
@@ -164,8 +162,15 @@ def _newest_on_disk(reading: Reading, before: int) -> Receipt | None:
 def _steps_of(reading: Reading, history: Sequence[Receipt], epoch: int) -> tuple[int, int]:
     """Return the step before an epoch, and that of the first state in which it is over."""
     begin, before = 0, 0
+    ends = {r.cursor.fit: r.cursor.epoch for r in history if r.cursor.done}
+    # Epochs of the run that were over when a fit's epoch 0 would have begun, by fit.
+    offsets, over = {}, 0
+    for fit in range(max(receipt.cursor.fit for receipt in history) + 1):
+        first = int(reading.manifest(fit).get("fit", {}).get("initial_epoch", 0))
+        offsets[fit] = over - first
+        over += ends.get(fit, first) - first
     for receipt in history:
-        done = _epochs_done(reading, receipt, history)
+        done = offsets[receipt.cursor.fit] + receipt.cursor.epoch
         if done >= epoch:
             return begin, receipt.step
         if done > before or not receipt.cursor.batch:
@@ -176,12 +181,3 @@ def _steps_of(reading: Reading, history: Sequence[Receipt], epoch: int) -> tuple
         found=str(epoch),
         remedy="leave out the epoch to verify what was trained last",
     )
-
-
-def _epochs_done(reading: Reading, receipt: Receipt, history: Sequence[Receipt]) -> int:
-    """Return how many epochs of the run are over at a state, counted over all its fits."""
-    fits = range(receipt.cursor.fit + 1)
-    first = [int(reading.manifest(fit).get("fit", {}).get("initial_epoch", 0)) for fit in fits]
-    ends = {r.cursor.fit: r.cursor.epoch for r in history if r.cursor.done}
-    earlier = sum(ends.get(fit, first[fit]) - first[fit] for fit in fits[:-1])
-    return earlier + receipt.cursor.epoch - first[-1]

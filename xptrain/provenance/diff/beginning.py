@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from xptrain.provenance.diff.difference import Difference
+from xptrain.provenance.sharding import initial_digests
 
 # Metrics begin anew with each epoch.
 _ROLES = ("trainable", "non_trainable", "optimizer")
@@ -31,16 +32,12 @@ def compare_beginnings(before: Mapping[str, Any], after: Mapping[str, Any]) -> l
     """
     if "program" not in before:
         return []
-    old, new = (_digests(manifest) for manifest in (before, after))
-    names = [path for key, (path, digest) in new.items() if key in old and old[key][1] != digest]
+    old, new = (initial_digests(manifest, _ROLES) for manifest in (before, after))
+    differing = {key for key in new if key in old and old[key] != new[key]}
+    names = [v["path"] for v in after.get("variables") or () if v["key"] in differing]
     if not names:
         return []
     more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
     shown = ", ".join(names[:_MOST_NAMES]) + more
     note = "starts over: make the model inside the run, and load nothing that the run itself writes"
     return [Difference("code", "initial values", "as at first", f"others: {shown}", "refuse", note)]
-
-
-def _digests(manifest: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
-    variables = manifest.get("variables") or ()
-    return {v["key"]: (v["path"], v["digest"]) for v in variables if v["role"] in _ROLES and v.get("digest")}
