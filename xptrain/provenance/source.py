@@ -21,6 +21,8 @@ MAX_FILE_BYTES: Final = 1 << 19
 MAX_TOTAL_BYTES: Final = 1 << 21
 # Parsing takes a second per megabyte; larger sources are generated ones, and compared by their bytes.
 _MAX_PARSED_BYTES: Final = 1 << 18
+# Digest of a file's bytes → digest of its code, of all files that this process has digested.
+_CODE_OF: dict[str, str] = {}
 _FOREIGN: Final = frozenset({"site-packages", "dist-packages", "node_modules", ".xptrain", "__pycache__"})
 
 
@@ -143,18 +145,26 @@ def digest_files(files: Sequence[Path], root: Path) -> dict[str, dict[str, str]]
 def digest_source(data: bytes) -> dict[str, str]:
     """Return `digest` (of the bytes) and `code` (of what Python sees: no comments, layout or docstrings)."""
     digest = blake3.blake3(data).hexdigest()
+    # Parsing takes most of the time that a run's source costs, and a notebook opens run after run.
+    code = _CODE_OF.get(digest)
+    if code is None:
+        code = _CODE_OF[digest] = _digest_code(data) or digest
+    return {"digest": digest, "code": code}
+
+
+def _digest_code(data: bytes) -> str | None:
     if len(data) > _MAX_PARSED_BYTES:
-        return {"digest": digest, "code": digest}
+        return None
     try:
         tree = ast.parse(data)
     except (SyntaxError, ValueError):
-        return {"digest": digest, "code": digest}
+        return None
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and (
             ast.get_docstring(node, clean=False) is not None
         ):
             del node.body[0]
-    return {"digest": digest, "code": blake3.blake3(ast.dump(tree).encode()).hexdigest()}
+    return blake3.blake3(ast.dump(tree).encode()).hexdigest()
 
 
 def _copies(files: Sequence[Path], root: Path) -> tuple[dict[str, str], list[str]]:

@@ -84,8 +84,10 @@ def folder_vanishes(name: str, step: int) -> None:
 
 
 def linger() -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    time.sleep(40)
+    if os.fork() == 0:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        time.sleep(40)
+        os._exit(0)
 
 
 if __name__ == "__main__":
@@ -97,7 +99,7 @@ if __name__ == "__main__":
     with xptrain.run("endings", key=key, seed=0, grace_s=GRACE_S) as RUN:
         if HOW == "sigterm-workers":
             # A loader worker that outlives its parent, with everything it inherited.
-            multiprocessing.get_context("fork").Process(target=linger, daemon=False).start()
+            linger()
         model = keras.Sequential([keras.Input((4,)), SlowToCompile(), keras.layers.Dense(1)])
         model.compile("sgd", "mse", jit_compile=True)
 
