@@ -27,7 +27,7 @@ from pathlib import Path
 from tests.laws.processes import Lab, differences
 
 KILLS_PER_RUN = 10
-EPOCHS = 48
+EPOCHS = 24
 KINDS = tuple(product(("arrays", "processes", "generator"), ("steps", "epochs")))
 EXIT_DIFFERS = 8
 

@@ -2,7 +2,7 @@
 
     python -m bench.verify_cost [--pairs 3]
 
-Fixed: an MLP 64-1024-1024-10 with dropout, Adam, batch 64, epochs of 20,000 steps: long ones are
+Fixed: an MLP 64-1024-1024-10 with dropout, Adam, batch 64, epochs of 8,000 steps: long ones are
 those of which one wants to verify a part. A run trains two epochs, then its second one is verified, as a
 whole process: imports, restore, compile (from the cache) and the comparison included.
 """
@@ -28,7 +28,7 @@ with xptrain.run("bench", key="bench", seed=0) as run:
     wide = [keras.layers.Dense(1024, "relu"), keras.layers.Dropout(0.2), keras.layers.Dense(1024, "relu")]
     model = keras.Sequential([keras.Input((64,)), *wide, keras.layers.Dense(10)])
     model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    x = np.random.default_rng(0).normal(size=(64 * 20_000, 64)).astype("float32")
+    x = np.random.default_rng(0).normal(size=(64 * 8_000, 64)).astype("float32")
     y = np.random.default_rng(1).integers(0, 10, len(x))
     run.fit(model, x, y, batch_size=64, epochs=2, verbose=0)
 """
