@@ -6,9 +6,9 @@ Fixed: an MLP 64-128-10 with dropout, Adam, batch 32, 2,000 steps an epoch, 7 ep
 dropped, 5 pairs, medians; the same with steps_per_execution=50 on both sides, ours fused; and a small CNN on
 8x8 images, the size of scikit-learn's digits. Both sides train the same model on the same data in one
 process, in turn; the recorder of a run has ended before the other side begins. In the first 3 seconds of a
-run its recorder starts, beside the training, and imports MLflow: the fused epochs are so short that this falls
-into those measured, so they are measured over 30 epochs as well. For comparison: MLflow's autolog and Keras's
-OrbaxCheckpoint.
+run its recorder starts, beside the training, and imports MLflow. The fused epochs are so short that this
+falls into those measured, so they are measured over 30 epochs as well. For comparison: MLflow's autolog and
+Keras's OrbaxCheckpoint.
 """
 
 import argparse

@@ -15,6 +15,7 @@ import xptrain
 from tests.examples import X, Y, dropout_model, small, variable_digests
 from tests.session.conftest import Runs
 from xptrain import errors
+from xptrain.cli import showing
 
 pytestmark = pytest.mark.usefixtures("no_keras_fit")
 
@@ -188,6 +189,12 @@ def test_another_model_is_refused_and_left_alone(runs: Runs, stop_at: Callable[[
             fit(run, model, stop_at(10**6))
         assert "batch_normalization" in str(caught.value)
         assert all(np.array_equal(a, b) for a, b in zip(before, model.get_weights(), strict=True))
+    with (
+        pytest.raises(errors.RestoreMismatchError),
+        runs.open("cut", resume=True, allow=("code", "topology")) as run,
+    ):
+        fit(run, small(), stop_at(10**6))
+    assert "RestoreMismatchError" in runs.tags("cut")["xptrain.attempt.3.refused"]
 
 
 def test_other_callbacks_are_refused(runs: Runs, stop_at: Callable[[int], Any]) -> None:
@@ -372,7 +379,12 @@ def test_a_model_that_is_not_compiled(runs: Runs) -> None:
         run.fit(keras.Sequential([keras.layers.Dense(1)]), X, Y)
 
 
-def test_a_refused_attempt_leaves_the_status_as_it_was(runs: Runs, stop_at: Callable[[int], Any]) -> None:
+def test_a_refused_attempt_leaves_the_status_as_it_was(
+    runs: Runs,
+    stop_at: Callable[[int], Any],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     other = X.copy()
     other[3, 2] += 1e-6
 
@@ -394,9 +406,18 @@ def test_a_refused_attempt_leaves_the_status_as_it_was(runs: Runs, stop_at: Call
     assert last["status"] == "FAILED"
     with runs.open("cut", resume=True) as run:
         fit(run, dropout_model(), stop_at(10**6))
-    refused(5, "epochs", epochs=6)
+    # Refused before its first record: only its number is taken.
+    with pytest.raises(errors.ChangedError, match="config"), runs.open("cut", resume=True, config={"a": 1}):
+        pass
+    refused(6, "epochs", epochs=6)
     # An attempt that was refused trained nothing: the run is finished all the same.
     assert runs.status("cut") == "FINISHED"
+    monkeypatch.setattr(showing, "settle", lambda readings: None)
+    showing.show_run("cut", as_json=False)
+    shown = capsys.readouterr().out.partition("Attempts")[2].partition("Checkpoints")[0]
+    assert shown.count("refused  ") == 3
+    assert "6: ChangedError" in shown
+    assert "not listed: 5; refused" in shown
 
 
 def test_a_restore_that_fails_leaves_the_loggers_of_the_user_as_they_were(

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
+from torchdata.stateful_dataloader import StatefulDataLoader
 
 import xptrain
 from tests.examples import X, Y, dropout_model, small
@@ -40,6 +41,20 @@ class Items(Dataset[Any]):
         noise = torch.randn(4) + torch.randn(4, generator=self.own) + random.random()
         noise = noise.numpy() + np.random.normal(size=4) + self.rng.normal(size=4)
         return X[index] + noise.astype("float32") * 0.1, Y[index]
+
+
+class Noisy(Dataset[Any]):
+    """As `Items`, without a generator of PyTorch: PyTorch cannot send one to a process that it spawns."""
+
+    def __init__(self) -> None:
+        self.rng = np.random.default_rng()
+
+    def __len__(self) -> int:
+        return len(X)
+
+    def __getitem__(self, index: int) -> Any:
+        noise = torch.randn(4) + random.random() + self.rng.normal() + np.random.normal()
+        return X[index] + noise.numpy(), Y[index]
 
 
 class ByEpoch(Sampler[int]):
@@ -121,6 +136,10 @@ LOADERS: dict[str, Callable[[], dict[str, Any]]] = {
     },
     "to validate with": lambda: {"x": X, "y": Y, "batch_size": 8, "validation_data": loader(shuffle=True)},
     "a state_dict": lambda: {"x": Nodes()},
+    "torchdata's": lambda: {"x": StatefulDataLoader(Items(), batch_size=8, shuffle=True)},
+    "torchdata's, a worker": lambda: {
+        "x": StatefulDataLoader(Items(), batch_size=8, shuffle=True, num_workers=1)
+    },
 }
 
 
@@ -149,6 +168,11 @@ def test_epochs_seeds_and_roles_have_orders_of_their_own() -> None:
     assert of(0)[2:] == batches_of(loader(shuffle=True), 0, 2)
     assert of(1) != of(0) != of(0, seed=1)
     assert of(0, role="validation") != of(0)
+
+
+def test_workers_that_are_spawned_yield_what_forked_ones_do() -> None:
+    spawned = loader(Noisy(), shuffle=True, num_workers=1, multiprocessing_context="spawn")
+    assert batches_of(spawned, 1, 2) == batches_of(loader(Noisy(), shuffle=True, num_workers=1), 1, 2)
 
 
 def test_loading_moves_no_generator_that_others_use() -> None:

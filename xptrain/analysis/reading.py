@@ -34,6 +34,7 @@ class AttemptFacts:
         from_step: Step it went on from; None when it ended before training.
         to_step: Last step that it is known to have trained.
         ended_ms: When it ended, or was last heard of; milliseconds since the epoch.
+        refused: Why it was not let train, if it was not; its status is then that of the attempt before.
     """
 
     attempt: Attempt
@@ -42,6 +43,7 @@ class AttemptFacts:
     from_step: int | None = None
     to_step: int = 0
     ended_ms: int = 0
+    refused: str | None = None
 
     @property
     def trained(self) -> int:
@@ -181,6 +183,7 @@ def _tags(reading: Reading, record: journal.Record) -> None:
     head = f"xptrain.attempt.{now.attempt.attempt}"
     if (start := record.fields["values"].get(f"{head}.from_step")) is not None:
         now.from_step = int(start)
+    now.refused = record.fields["values"].get(f"{head}.refused", now.refused)
     now.to_step = max(now.to_step, int(record.fields["values"].get(f"{head}.to_step", 0)))
 
 

@@ -104,7 +104,7 @@ def _print_attempts(reading: Reading) -> None:
             "-" if facts.from_step is None else str(facts.from_step),
             str(facts.to_step),
             f"{facts.trained} steps",
-            console.status(facts.status),
+            Text("refused", "yellow") if facts.refused else console.status(facts.status),
             console.when(attempt.ms),
             console.took(facts.ended_ms - attempt.ms),
             f"{attempt.pid} on {attempt.host}",
@@ -112,6 +112,13 @@ def _print_attempts(reading: Reading) -> None:
     console.out().print()
     console.out().print(console.heading("Attempts"))
     console.out().print(_indented(table) if reading.attempts else "  none: it died before its first record")
+    for facts in reading.attempts:
+        if facts.refused:
+            console.out().print(f"  {facts.attempt.attempt}: {facts.refused}", style="dim", soft_wrap=True)
+    numbers = [facts.attempt.attempt for facts in reading.attempts]
+    if missing := sorted(set(range(1, max(numbers, default=0))) - set(numbers)):
+        told = ", ".join(map(str, missing))
+        console.out().print(f"  not listed: {told}; refused, or dead, before the first record", style="dim")
 
 
 def _print_checkpoints(reading: Reading) -> None:
@@ -208,7 +215,8 @@ def _attempt_json(facts: AttemptFacts) -> dict[str, Any]:
     attempt = facts.attempt
     named = {"attempt": attempt.attempt, "pid": attempt.pid, "host": attempt.host, "started_ms": attempt.ms}
     steps = {"from_step": facts.from_step, "to_step": facts.to_step, "trained": facts.trained}
-    return {**named, **steps, "status": facts.status, "reason": facts.reason, "ended_ms": facts.ended_ms}
+    ending = {"status": facts.status, "reason": facts.reason, "refused": facts.refused}
+    return {**named, **steps, **ending, "ended_ms": facts.ended_ms}
 
 
 def _checkpoint_json(receipt: Receipt) -> dict[str, Any]:

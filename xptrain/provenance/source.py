@@ -157,7 +157,8 @@ def _digest_code(data: bytes) -> str | None:
         return None
     try:
         tree = ast.parse(data)
-    except (SyntaxError, ValueError):
+    # The last three: nested too deeply, or Python 3.11 when another thread parses at the same time.
+    except (SyntaxError, ValueError, RecursionError, MemoryError, SystemError):
         return None
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from xptrain.errors import InexactError, TrackerError, XptrainError
+from xptrain.errors import InexactError, RestoreMismatchError, TrackerError, XptrainError
 from xptrain.secrets.redact import redact_text
 from xptrain.session.preemption import Preempted
 from xptrain.tracking import artifacts, journal
@@ -32,10 +32,10 @@ def outcome(error: BaseException | None) -> tuple[str, str | None]:
 
 def refusal(run: Life, error: BaseException | None) -> str | None:
     """Return why a resumed attempt was refused before it trained anything, or None."""
-    trained = run.step != (run.resumed_from or 0)
-    if run.attempt == 1 or trained or not isinstance(error, XptrainError):
+    trained = run.step > (run.resumed_from or 0)
+    if run.attempt == 1 or trained or not isinstance(error, InexactError | RestoreMismatchError):
         return None
-    return outcome(error)[1] if error.exit_code == InexactError.exit_code else None
+    return outcome(error)[1]
 
 
 def _before(run: Life) -> tuple[str, str | None]:
