@@ -51,7 +51,8 @@ DOORS = {
     "rich": "xptrain.cli",
 }
 # The one module for a library may know its inside; a room of several modules may not.
-LIBRARY_DOORS = {DOORS["orbax"], DOORS["mlflow"], DOORS["keras.src"]}
+# The last is the only one that knows where Python's own end can be waited for.
+LIBRARY_DOORS = {DOORS["orbax"], DOORS["mlflow"], DOORS["keras.src"], "xptrain.session.at_exit"}
 # The training process never loads MLflow; the recorder never loads what trains.
 NEVER_LOADED = {
     "xptrain": {"mlflow", "orbax", "jax", "keras"},

@@ -110,14 +110,13 @@ def test_every_cut(name: str) -> None:
     assert assert_resume_exact(model, lambda: {"epochs": 2, **DATA[name]()}) >= 6
 
 
-def test_a_cut_with_a_worker_process() -> None:
+@pytest.mark.parametrize(
+    "data", [lambda: loader(workers=1), lambda: loader(workers=2), lambda: in_workers(2)]
+)
+def test_a_cut_with_worker_processes(data: Callable[[], Any]) -> None:
     # Grain starts its workers anew for each pass, which takes seconds.
-    assert (
-        assert_resume_exact(
-            model, lambda: {"x": xptrain_grain.source(loader(workers=1)), "epochs": 2}, cuts=[7]
-        )
-        == 1
-    )
+    given = lambda: {"x": xptrain_grain.source(data()), "epochs": 2}  # noqa: E731
+    assert assert_resume_exact(model, given, cuts=[7]) == 1
 
 
 def test_a_pass_of_a_map_dataset_has_all_samples_in_an_order_of_its_own() -> None:

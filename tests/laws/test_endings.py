@@ -34,6 +34,7 @@ ENDINGS = {
     "worker-told": (0, "FINISHED", ""),
     "own-handler": (0, "FINISHED", ""),
     "folder-gone": (6, "FAILED", "checkpoint"),
+    "unfinished": (0, "FAILED", "without finish()"),
 }
 
 
@@ -97,6 +98,10 @@ def test_status_is_true_cases_24_30(lab: Lab, how: str) -> None:
         assert f"saved; `xptrain resume {how}` goes on" in errors
     if how == "sigint-twice":
         assert Folder(lab.folder(how).info.checkpoint_dir).steps() == [5]
+    if how == "unfinished":
+        # What was being saved when the script ended is saved.
+        assert Folder(lab.folder(how).info.checkpoint_dir).steps() == [5, 10]
+        assert "Traceback" not in errors
     lab.wait_for_status(how, status)
     assert reason in lab.tags(how).get("xptrain.reason", "")
     if how in ("sigterm-gone", "folder-gone"):

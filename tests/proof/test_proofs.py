@@ -152,14 +152,24 @@ def test_doctor_knows_before_the_run_and_records_nothing(tmp_path: Path) -> None
     assert not list(tmp_path.iterdir())
 
 
+UNSEEDED = """
+import numpy as np, xptrain
+from tests.examples import Y, small
+with xptrain.run("other") as run:
+    run.fit(small(), np.random.default_rng().normal(size=(40, 4)), Y, batch_size=8, epochs=2, verbose=0)
+"""
+
+
 def test_doctor_says_what_it_cannot_examine(tmp_path: Path) -> None:
     shell = Shell(tmp_path)
     (tmp_path / "empty.py").write_text("print('nothing')")
     (tmp_path / "broken.py").write_text("import sys\nprint('lost it')\nsys.exit(3)")
+    (tmp_path / "other.py").write_text(UNSEEDED)
     for script, code, text in (
         ("empty.py", 2, "it opened no run"),
         ("broken.py", 3, "lost it"),
         ("none.py", 2, "no such script"),
+        ("other.py", 5, "this run will not resume"),
     ):
         done = shell.xptrain("doctor", script)
         assert (done.returncode, text in done.stderr) == (code, True), done.stderr

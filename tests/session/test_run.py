@@ -310,6 +310,36 @@ def test_status_is_true_case_30(runs: Runs, error: BaseException, status: str) -
     assert runs.status("ended") == status
 
 
+@pytest.mark.parametrize("leave", [lambda run: run._at_exit(), lambda run: run.finish()])
+def test_a_run_that_is_only_opened_again_is_what_it_was(
+    runs: Runs, stop_at: Callable[[int], Any], leave: Callable[[Any], None]
+) -> None:
+    with pytest.raises(RuntimeError), runs.open("cut") as run:
+        fit(run, dropout_model(), stop_at(13))
+    leave(runs.open("cut", resume=True).start())
+    last = runs.records("cut", "status")[-1].fields
+    assert (last["status"], last["reason"]) == ("FAILED", "RuntimeError: stopped by the test")
+    with runs.open("cut", resume=True) as run:
+        fit(run, dropout_model(), stop_at(10**6))
+    leave(runs.open("cut", resume=True).start())
+    assert runs.status("cut") == "FINISHED"
+
+
+def test_what_a_resume_keeps_although_the_script_sets_it_is_told(
+    runs: Runs, stop_at: Callable[[int], Any], capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(RuntimeError), runs.open("cut", config={"lr": 0.05}) as run:
+        fit(run, dropout_model(keras.optimizers.Adam(run.config.lr)), stop_at(13))
+    capfd.readouterr()
+    with runs.open("cut", resume=True, config={"lr": 0.01}, allow="config") as run:
+        model = dropout_model(keras.optimizers.Adam(run.config.lr))
+        fit(run, model, stop_at(10**6))
+    said = capfd.readouterr().err
+    assert said.count("kept as in the checkpoint: ") == 1
+    assert "learning_rate 0.05, not 0.01; `xptrain fork cut --step " in said
+    assert float(model.optimizer.learning_rate) == np.float32(0.05)
+
+
 def test_own_records(runs: Runs, tmp_path: Any) -> None:
     file = tmp_path / "labels.txt"
     file.write_text("a b")

@@ -69,7 +69,7 @@ def examine_script(command: Sequence[str], steps: int, as_json: bool) -> Diagnos
         UsageError: It cannot be examined.
         XptrainError: It failed.
     """
-    console.err().print(f"{command[0]}: trained for {steps} steps, cut off, resumed, and started again")
+    console.err().print(f"{command[0]}: to be trained for {steps} steps, cut off, resumed, and started again")
     found = examine(command, steps)
     if as_json:
         console.print_json(found.to_json())

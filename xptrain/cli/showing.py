@@ -181,7 +181,9 @@ def _resume(reading: Reading) -> dict[str, Any]:
     elif not command.can_run:
         typed = f'run its code again with xptrain.run({reading.info.experiment!r}, resume="{key}")'
     elif reading.status == "FINISHED":
-        typed = f"xptrain resume {key} --allow epochs -- …  (finished: trains it further)"
+        typed = (
+            f"finished; raise epochs= in the script, and xptrain resume {key} --allow epochs trains further"
+        )
     else:
         typed = f"xptrain resume {key}"
     goes_on = None if reading.live or reading.status == "FINISHED" else f"from {where_it_goes_on(reading)}"

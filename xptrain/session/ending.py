@@ -38,7 +38,7 @@ def refusal(run: Life, error: BaseException | None) -> str | None:
     return outcome(error)[1]
 
 
-def _before(run: Life) -> tuple[str, str | None]:
+def as_before(run: Life) -> tuple[str, str | None]:
     """Return how the attempt before this one ended; KILLED when it could not say."""
     status, reason = "KILLED", None
     for record in journal.pick(run.folder.journal, ("attempt", "status")):
@@ -98,7 +98,7 @@ def tell_the_end(
     elif failure is not None and reason and reason.endswith(_SAVED):
         reason = f"{reason.removesuffix(_SAVED)}, not saved: {failure.what}"
     elif failure is None and run.refused is not None:
-        status, reason = _before(run)
+        status, reason = as_before(run)
     run.status = status
     try:
         run.writer.append("status", status=status, reason=reason)

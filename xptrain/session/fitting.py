@@ -16,6 +16,7 @@ from xptrain.provenance.grade import Grade, admit, require
 from xptrain.provenance.hazards import Hit
 from xptrain.provenance.manifest import capture_dynamic
 from xptrain.provenance.summary import difference_table
+from xptrain.session.forked import say_what_stays
 from xptrain.session.opening import known_now
 from xptrain.session.readable import say
 from xptrain.session.recording import record_fit
@@ -111,6 +112,8 @@ class RunObserver:
             restored = Restored(receipt.step, receipt.cursor, loaded.leaves, loaded.host)
             self._epoch_offset = int(loaded.host["session"]["epoch_offset"])
             self._say_where(plan, loaded, extend)
+            if before is not None and run.fork is None:
+                say_what_stays(before, records, loaded, run.key)
             run.next_epoch = receipt.cursor.epoch + self._epoch_offset
             if receipt.cursor.done and not extend:
                 run.step = receipt.step
@@ -311,7 +314,10 @@ class RunObserver:
         run, receipt = self._run, loaded.receipt
         cursor = receipt.cursor
         if cursor.done and not extend:
-            say(f"run {run.key}: fit {self._fit} is finished ({receipt.step} steps), not trained again")
+            say(
+                f"run {run.key}: fit {self._fit} is finished ({receipt.step} steps), not trained again; "
+                f"more epochs= and `xptrain resume {run.key} --allow epochs` train it further"
+            )
             return
         where = f"run {run.key}, attempt {run.attempt}: going on from step {receipt.step}"
         if plan.epochs:

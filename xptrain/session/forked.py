@@ -7,8 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from xptrain.checkpoint.receipts import Loaded
 from xptrain.errors import UsageError
+from xptrain.provenance.sharding import initial_digests
 from xptrain.session.config import flatten
 from xptrain.session.readable import say
 from xptrain.state.digest import digest_array
@@ -63,18 +66,56 @@ class Fork:
         """
         if loaded.receipt.step > self.step:
             return loaded
-        known = {r.key: r for r in records if r.key in self.initial and r.key in loaded.leaves}
-        own = {
-            key: record.variable.value
-            for key, record in known.items()
-            # Slots begin with zeros; if they have other shapes now, the restore says so.
-            if record.variable.shape == () and digest_array(record.variable.value) != self.initial[key]
-        }
+        own = set_anew(self.initial, records, loaded)
         if own:
-            names = ", ".join(sorted(known[key].path for key in own))
+            names = ", ".join(sorted(record.path for record in own))
             say(f"taken from the new config, not from the checkpoint: {names}")
-        leaves = {**loaded.leaves, **{key: value.copy() for key, value in own.items()}}
+        leaves = {**loaded.leaves, **{record.key: record.variable.value.copy() for record in own}}
         return Loaded(loaded.receipt, leaves, loaded.host)
+
+
+def set_anew(
+    initial: Mapping[str, str], records: Sequence[VariableRecord], loaded: Loaded
+) -> list[VariableRecord]:
+    """Return the scalars of the optimizer, such as its rate, that begin with another value than before.
+
+    Args:
+        initial: Digest of each of the optimizer's variables before the first step, as recorded.
+        records: The variables as the script made them.
+        loaded: The checkpoint that has other values for them.
+    """
+    return [
+        record
+        for record in records
+        if record.key in initial
+        and record.key in loaded.leaves
+        # Slots begin with zeros; if they have other shapes now, the restore says so.
+        and record.variable.shape == ()
+        and digest_array(record.variable.value) != initial[record.key]
+    ]
+
+
+def say_what_stays(
+    before: Mapping[str, Any], records: Sequence[VariableRecord], loaded: Loaded, key: str
+) -> None:
+    """Tell which values of the script a resume does not take, because the checkpoint has them.
+
+    Args:
+        before: Manifest of an earlier attempt.
+        records: The variables as the script made them.
+        loaded: The checkpoint that is gone on from.
+        key: The run's key.
+    """
+    anew = set_anew(initial_digests(before, ("optimizer",)), records, loaded)
+    if anew:
+        told = (
+            f"{r.path} {np.asarray(loaded.leaves[r.key]):g}, not {np.asarray(r.variable.value):g}"
+            for r in anew
+        )
+        say(
+            f"kept as in the checkpoint: {', '.join(told)}; "
+            f"`xptrain fork {key} --step {loaded.receipt.step} --set NAME=VALUE` goes on with others"
+        )
 
 
 def changed(config: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

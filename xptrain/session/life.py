@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import os
 from pathlib import Path
 from types import TracebackType
@@ -12,11 +11,11 @@ from xptrain.checkpoint.receipts import Loaded, Receipt
 from xptrain.errors import FencedError, UsageError, XptrainError
 from xptrain.provenance import devices, flags
 from xptrain.provenance.grade import Grade
-from xptrain.session import compile_cache, identity, opening, readable, replay, view
+from xptrain.session import at_exit, compile_cache, identity, opening, readable, replay, view
 from xptrain.session.checkpoints import Checkpoints
 from xptrain.session.config import Config
 from xptrain.session.delivery import Delivery
-from xptrain.session.ending import fetch, outcome, refusal, tell_the_end
+from xptrain.session.ending import as_before, fetch, outcome, refusal, tell_the_end
 from xptrain.session.forked import Fork
 from xptrain.session.manifests import Manifests
 from xptrain.session.preemption import Preempted, Preemption
@@ -160,7 +159,7 @@ class Life(Recorded):
         seed_everything(self.seed)
         identity.PROCESS.count()
         self._state, self._owner = RunState.OPEN, os.getpid()
-        atexit.register(self._at_exit)
+        at_exit.call_at_exit(self._at_exit)
         if told:
             readable.say("changed since the run was started:\n" + told)
 
@@ -201,13 +200,15 @@ class Life(Recorded):
             except XptrainError as error:
                 failed = error
                 status, reason = outcome(error)
-            if not self._fits and not self.has_metrics:
+            if self._did_nothing():
+                if self.attempt > 1:
+                    status, reason = as_before(self)
                 readable.say(
                     f"run {self.key}: nothing was trained or measured under it; "
                     "train with run.fit(model, …), not with model.fit(…)"
                 )
         self._state = RunState.CLOSED
-        atexit.unregister(self._at_exit)
+        at_exit.forget(self._at_exit)
         try:
             failure = self.checkpoints.close() or failed
             if self.checkpoints.fenced.is_set():
@@ -310,9 +311,22 @@ class Life(Recorded):
         if self._state is RunState.NEW:
             raise UsageError("this run has no identity yet", found=self._state.value)
 
+    def _did_nothing(self) -> bool:
+        return not self._fits and not self.has_metrics
+
     def _at_exit(self) -> None:
         # Forked workers inherit this; only the process that opened the run may close it.
-        if os.getpid() == self._owner:
-            raised = self.preemption.raised
-            ended = ("FAILED", "the process ended without finish()")
-            self.finish(*(outcome(raised) if raised is not None else ended))
+        if os.getpid() != self._owner or self._state is not RunState.OPEN:
+            return
+        raised = self.preemption.raised
+        status, reason = outcome(raised)
+        if raised is None:
+            readable.say(f"run {self.key}: the process ends without run.finish()")
+            status, reason = "FAILED", "the process ended without finish()"
+            if self.attempt > 1 and self._did_nothing():
+                # Opened to look at it, say: it is what it was.
+                status, reason = as_before(self)
+        try:
+            self.finish(status, reason)
+        except XptrainError as error:
+            readable.say(str(error))

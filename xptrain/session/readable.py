@@ -19,7 +19,8 @@ _STANDARD = sysconfig.get_path("stdlib")
 def install() -> None:
     """Show uncaught `XptrainError`s without a traceback and exit with their code.
 
-    Set XPTRAIN_TRACEBACK=1 to see the traceback. Every other exception is shown as before.
+    Set XPTRAIN_TRACEBACK=1 to see the traceback. Every other exception is shown as before. At Python's prompt
+    an error ends nothing.
     """
     global _installed
     if _installed:
@@ -36,7 +37,8 @@ def install() -> None:
         else:
             print(f"xptrain: {error}{_place(trace)}", file=sys.stderr, flush=True)
         # Python would exit with 1 for every uncaught error.
-        raise SystemExit(error.exit_code)
+        if not hasattr(sys, "ps1"):
+            raise SystemExit(error.exit_code)
 
     sys.excepthook = hook
 

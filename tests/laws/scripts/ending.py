@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +97,8 @@ if __name__ == "__main__":
     if HOW == "own-handler":
         signal.signal(signal.SIGTERM, lambda number, frame: HEARD.append(number))
     key = None if "XPTRAIN_RESUME" in os.environ else KEY
-    with xptrain.run("endings", key=key, seed=0, grace_s=GRACE_S) as RUN:
+    opened = xptrain.run("endings", key=key, seed=0, grace_s=GRACE_S)
+    with nullcontext(opened.start()) if HOW == "unfinished" else opened as RUN:
         if HOW == "sigterm-workers":
             # A loader worker that outlives its parent, with everything it inherited.
             linger()

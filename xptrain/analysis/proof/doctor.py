@@ -14,7 +14,7 @@ from xptrain.analysis.parting import StateParting, compare_receipts
 from xptrain.analysis.proof.comparing import differing_host
 from xptrain.analysis.proof.replaying import start_process
 from xptrain.analysis.reading import read
-from xptrain.errors import UsageError
+from xptrain.errors import InexactError, UsageError
 from xptrain.session.replay import Orders, State, states
 from xptrain.tracking.folder import all_runs
 
@@ -76,6 +76,7 @@ def examine(command: Sequence[str], steps: int = 6) -> Diagnosis:
 
     Raises:
         UsageError: The script cannot be started, opens no run, or trains less than two steps.
+        InexactError: The resume was refused: the script begins with something else each time.
         XptrainError: The script failed.
 
     Example:
@@ -103,12 +104,20 @@ def examine(command: Sequence[str], steps: int = 6) -> Diagnosis:
                 "the script trained too few steps to be cut off between two of them",
                 expected="a script that opens a run with xptrain.run(…) and trains 2 steps or more in it",
                 found=_opened(first, trained),
-                remedy="give the arguments with which it trains longer",
+                remedy="train with run.fit(model, …), for longer, under the first run that is opened",
             )
         reading = read(all_runs(first / "home")[0])
         key = reading.info.key
         orders = Orders(*_places(first, "resumed"), key=key, seed=_SEED, attempts=1, stop_at=trained)
-        resumed = _train(full, first, orders, key)
+        try:
+            resumed = _train(full, first, orders, key)
+        except InexactError as error:
+            raise InexactError(
+                "this run will not resume: it begins with something else each time the script is started",
+                expected="the same data, config and code",
+                found=error.found,
+                remedy="seed what the script draws, and let nothing depend on the time",
+            ) from None
         values = tuple(read(reading.folder).divergences)
         again = _train(full, second, Orders(*_places(second), seed=_SEED, stop_at=cut))
     later = [state for state in straight if state.receipt.step > cut]

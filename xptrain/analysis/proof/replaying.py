@@ -154,7 +154,11 @@ def start_process(
         if code == InexactError.exit_code:
             remedy = "what may differ from the recorded run is named with --allow"
         raise _ERRORS.get(code, XptrainError)(
-            "the script failed", found=f"exit code {code}: {said}", remedy=remedy
+            "what it would be resumed with differs from what it was started with"
+            if code == InexactError.exit_code
+            else "the script failed",
+            found=f"exit code {code}: {said}",
+            remedy=remedy,
         )
     return time.monotonic() - began
 
