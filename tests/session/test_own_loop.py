@@ -125,6 +125,47 @@ def test_a_changed_program_of_a_loop_is_refused(runs: Runs) -> None:
         once(0.4, resume=True)
 
 
+def test_steps_of_several_shapes_are_not_taken_for_a_changed_program(runs: Runs) -> None:
+    def train_all(key: str, stop: int | None = None, rate: float = 0.5, **opened: Any) -> dict[str, str]:
+        with runs.open(key, **opened) as run:
+            models = small(None, keras.layers.Dropout(rate)), small()
+            trainers = [run.trainer(model) for model in models]
+            for step in range(run.restore(*trainers), 8):
+                if step == stop:
+                    raise RuntimeError("stopped by the test")
+                x, y = batch(step)
+                # The last batch of four is smaller, and every other step has weights.
+                end = 5 if step % 4 == 3 else 8
+                weights = np.ones(end, "float32") if step % 2 else None
+                trainers[0].train_on_batch(x[:end], y[:end], sample_weight=weights)
+                trainers[1].train_on_batch(x, y)
+                run.checkpoint(*trainers)
+        return {
+            **variable_digests(models[0]),
+            **{f"1/{k}": v for k, v in variable_digests(models[1]).items()},
+        }
+
+    expected = train_all("straight")
+    for stop in (1, 3, 4):
+        with pytest.raises(RuntimeError):
+            train_all(f"cut-{stop}", stop)
+        assert train_all(f"cut-{stop}", resume=True) == expected
+        assert runs.tags(f"cut-{stop}")["xptrain.grade"].startswith("exact")
+    with pytest.raises(RuntimeError):
+        train_all("other", 4)
+    with pytest.raises(errors.ChangedError, match=r"train 0 float32\[8,4\]"):
+        train_all("other", rate=0.4, resume=True)
+
+
+def test_a_trainer_that_the_loop_does_not_know_is_refused(runs: Runs) -> None:
+    with runs.open("two") as run:
+        known, other = run.trainer(small()), run.trainer(small())
+        run.restore(known)
+        with pytest.raises(errors.UsageError, match="not one of the loop"):
+            other.train_on_batch(*batch(0))
+        known.train_on_batch(*batch(0))
+
+
 def test_another_number_of_trainers_is_refused(runs: Runs) -> None:
     with pytest.raises(RuntimeError), runs.open("cut") as run:
         trainer = run.trainer(small())

@@ -577,3 +577,35 @@ def test_a_start_over_takes_back_what_was_appended(tmp_path: Path) -> None:
     assert path.read_text() == "mine\n"
     states.cut_files(offsets)
     assert len(list(tmp_path.iterdir())) == 2
+
+
+class Delegating(keras.callbacks.Callback):
+    """Leaves the work to a callback of Keras that the fit does not know."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = keras.callbacks.ReduceLROnPlateau(monitor="loss", patience=1)
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self.inner.wait += 1
+
+
+def test_a_callback_inside_a_callback_is_named() -> None:
+    assert any("inner" in text for text in uncaptured(lambda: [Delegating()], lambda callbacks: None))
+
+
+def test_an_object_that_a_function_given_to_keras_closes_over_is_named() -> None:
+    class Seen:
+        count = 0
+
+    def make() -> list[Any]:
+        seen = Seen()
+
+        def rate(epoch: int, now: float) -> float:
+            seen.count += 1
+            return now / seen.count
+
+        return [keras.callbacks.LearningRateScheduler(rate)]
+
+    found = uncaptured(make, lambda callbacks: callbacks[0].schedule(0, 0.1))
+    assert [text for text in found if "schedule{seen}" in text]

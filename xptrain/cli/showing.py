@@ -89,7 +89,7 @@ def _facts(reading: Reading, manifest: dict[str, Any]) -> dict[str, Any]:
         "commit": commit,
         "versions": shown,
         "data digest": ((manifest.get("data") or {}).get("digest") or "")[:12],
-        "program hash": ((manifest.get("program") or {}).get("train") or "")[:12],
+        "program hash": next(iter((manifest.get("program") or {}).values()), "")[:12],
         "MLflow run": reading.run_id or "not there yet",
     }
 

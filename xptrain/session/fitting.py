@@ -138,13 +138,17 @@ class RunObserver:
         self._has_begun()
 
     def ready(
-        self, program: Callable[[], str | None], uncaptured: Sequence[str], changes: Sequence[Any]
+        self,
+        program: Callable[[], str | None],
+        uncaptured: Sequence[str],
+        changes: Sequence[Any],
+        name: str = "train",
     ) -> None:
-        """Compare the compiled program, grade the run, and record the attempt's manifest."""
+        """Compare the compiled program of that name, grade the run, and record the attempt's manifest."""
         run = self._run
         self._has_begun()
         lowered = program()
-        self._manifest["program"] = {} if lowered is None else {"train": lowered}
+        self._manifest["program"] = {} if lowered is None else {name: lowered}
         self._uncaptured = set(uncaptured)
         if self._before is not None and "program" in self._before:
             self._differences = [*compare(self._before, self._manifest), *self._beginning]
@@ -211,10 +215,10 @@ class RunObserver:
         """Raise what the signal means."""
         self._run.preemption.stop(self._run.step)
 
-    def before_step(self, program: Callable[[], str | None]) -> None:
+    def before_step(self, trainer: Any, shapes: str, program: Callable[[], str | None]) -> None:
         """Compare the program of a loop of the user's own."""
         if self._run.loop is not None:
-            self._run.loop.before_step(program)
+            self._run.loop.before_step(trainer, shapes, program)
 
     def trained(self) -> None:
         """Note where a loop of the user's own is."""

@@ -95,19 +95,32 @@ class OwnLoop:
         """Say that `restore` is over, however it ended."""
         self._observer.stopped()
 
-    def before_step(self, program: Callable[[], str | None]) -> None:
+    def before_step(self, trainer: Any, shapes: str, program: Callable[[], str | None]) -> None:
         """Compare the compiled step with that of earlier attempts, before the first one is trained.
 
         Args:
+            trainer: Which takes the step.
+            shapes: Dtypes and shapes of its batch: for others the step is another program.
             program: Returns the digest of the lowered step.
+
+        Raises:
+            UsageError: The trainer is not one of the loop's, so that no checkpoint would have its state.
         """
+        if trainer not in self.trainers:
+            raise UsageError(
+                "this trainer is not one of the loop that is running: no checkpoint would have its state",
+                expected=f"one of the {len(self.trainers)} that were given to run.restore",
+                found=repr(trainer.model.name),
+                remedy="give all trainers of the loop to run.restore(…) and run.checkpoint(…)",
+            )
         self._check_whole()
         if self._stop_after is not None:
             step, self._stop_after = self._stop_after, None
             self._run.preemption.stop(step)
         if not self._is_ready:
             self._is_ready = True
-            self._observer.ready(program, self._uncaptured, ())
+            name = f"train {self.trainers.index(trainer)} {shapes}"
+            self._observer.ready(program, self._uncaptured, (), name)
 
     def note_step(self) -> None:
         """Note on the run how many steps are done: what is logged now belongs to that step."""

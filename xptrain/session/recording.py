@@ -41,7 +41,7 @@ def record_fit(run: Life, manifest: Mapping[str, Any], model: Any, fit: int, is_
             "xptrain.data": manifest["data"]["digest"],
             "xptrain.device": ", ".join(f"{n} x {kind}" for kind, n in devices["kinds"].items()),
             "xptrain.mesh": topology.get("mesh_text") or "none",
-            "xptrain.program": manifest["program"].get("train", "not compiled"),
+            "xptrain.program": next(iter(manifest["program"].values()), "not compiled"),
         },
     )
     prefix = f"fit{fit}." if fit else ""

@@ -40,7 +40,7 @@ def params(manifest: Mapping[str, Any]) -> dict[str, str]:
         "loss": model["loss"],
         **flatten({"optimizer": model["optimizer"] or {}}),
         "data": manifest["data"]["digest"][:12],
-        "program": manifest["program"].get("train", "not compiled")[:12],
+        "program": next(iter(manifest["program"].values()), "not compiled")[:12],
         "keras": versions.get("keras"),
         "jax": versions.get("jax"),
         "jaxlib": versions.get("jaxlib"),

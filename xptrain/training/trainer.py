@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import secrets
+from functools import partial
 from typing import Any
 
 from xptrain.data.source import Source
@@ -278,7 +279,7 @@ class Trainer:
             >>> trainer.train_on_batch(x, y, return_dict=True)  # doctest: +SKIP
         """
         checks.check_compiled(self.model, "train_on_batch")
-        before = None if self._observer is None else self._observer.before_step
+        before = None if self._observer is None else partial(self._observer.before_step, self)
         logs = on_batch.train(self.model, x, y, sample_weight, class_weight, before, self.rescue)
         self._step += 1
         if self._observer is not None:

@@ -19,7 +19,7 @@ def compare_code(before: Section, after: Section) -> list[Difference]:
         after: The other one.
 
     Returns:
-        Refused: a changed program; and, unless the `train` program is known on both sides, source that
+        Refused: a changed program; and, unless a `train` program is known on both sides, source that
         Python reads differently. Told: any other edit, another commit, script or argument.
     """
     old, new = before.get("program") or {}, after.get("program") or {}
@@ -37,7 +37,8 @@ def compare_code(before: Section, after: Section) -> list[Difference]:
         versions = [side.get("packages", {}).get("python", {}).get("version", "") for side in (before, after)]
         # Python's syntax tree differs between its minor versions, so that `code` cannot be compared then.
         field = "code" if versions[0].split(".")[:2] == versions[1].split(".")[:2] else "digest"
-        found += _files(code["files"], other["files"], field, proven="train" in both and not moved)
+        proven = not moved and any(name.startswith("train") for name in both)
+        found += _files(code["files"], other["files"], field, proven)
         found += _git(code, other)
     return found
 

@@ -99,7 +99,7 @@ def encode_slots(
             else:
                 data = encoder.encode(value, path)
         except Unencodable as error:
-            if not _is_keras_own(callback, value, known):
+            if not _is_keras_own(callback, slot, value, known):
                 tell(str(error))
             continue
         if data != {KIND: "kept", "v": path}:
@@ -189,9 +189,10 @@ def _is_history(callback: Any) -> bool:
     return isinstance(callback, keras.callbacks.History)
 
 
-def _is_keras_own(callback: Any, value: Any, known: Known) -> bool:
+def _is_keras_own(callback: Any, slot: Slot, value: Any, known: Known) -> bool:
     """Say whether Keras made a value for itself: it makes it again."""
     home = getattr(value, "__module__", None) if callable(value) else type(value).__module__
     if str(home).startswith("keras."):
         return is_stock(callback) or is_constant(value, known)
-    return is_stock(callback) and not callable(value)
+    # What a function closes over is the script's, also in a callback of Keras.
+    return is_stock(callback) and slot.owner is callback and not callable(value)

@@ -21,8 +21,8 @@ _METHODS = (types.MethodType, types.BuiltinFunctionType, types.MethodWrapperType
 def is_constant(value: Any, is_known: Callable[[Any], bool], *, with_closure: bool = True) -> bool:
     """Say whether nothing that training does can change a value.
 
-    Plain immutable values, modules, classes, loggers, parts of Keras without variables, and functions that
-    close over nothing but these.
+    Plain immutable values, modules, classes, loggers, parts of Keras that training does not change, and
+    functions that close over nothing but these.
 
     Args:
         value: Any value.
@@ -54,7 +54,14 @@ def is_constant(value: Any, is_known: Callable[[Any], bool], *, with_closure: bo
         return is_constant(value.__wrapped__, is_known)
     if home == "numpy":
         return isinstance(value, (np.ufunc, np.dtype, np.generic))
-    return home == "xptrain" or (home == "keras" and variables_of(value) is None)
+    return home == "xptrain" or (home == "keras" and not _moves(value))
+
+
+def _moves(value: Any) -> bool:
+    """Say whether training changes a part of Keras: what has variables, and callbacks, which count."""
+    import keras
+
+    return variables_of(value) is not None or isinstance(value, keras.callbacks.Callback)
 
 
 def _is_fixed_cell(cell: types.CellType, is_known: Callable[[Any], bool]) -> bool:

@@ -123,6 +123,17 @@ def have_one_shape(batches: Sequence[Any]) -> bool:
     return all(shape(batch) == first for batch in batches[1:])
 
 
+def shapes(batch: Any) -> str:
+    """Return the dtypes and shapes of a batch's arrays as text, such as `float32[8,4] float32[8,1]`."""
+    import jax
+    import numpy as np
+
+    def text(leaf: Any) -> str:
+        return f"{getattr(leaf, 'dtype', type(leaf).__name__)}{list(np.shape(leaf))}".replace(" ", "")
+
+    return " ".join(map(text, jax.tree.leaves(batch)))
+
+
 def stacked(batches: Sequence[Any]) -> Any:
     """Return batches of one shape as one, stacked along a new first axis.
 
