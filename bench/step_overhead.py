@@ -129,19 +129,21 @@ def main() -> None:
     rng = np.random.default_rng(0)
     flat = rng.normal(size=(64_000, 64)).astype("float32")
     images = rng.normal(size=(64_000, 8, 8, 1)).astype("float32")
+    usual, many = (args.epochs, args.pairs), (30, args.pairs)
+    # Autolog takes minutes for what the others do in seconds: one pair tells enough.
+    slow = (args.epochs, 1)
+    fused = "MLP, 50 steps per execution, run.fit(fused=True)"
     cases = [
-        ("MLP 64-128-10, run.fit", mlp, flat, tracked, {}),
-        ("MLP, 50 steps per execution, run.fit(fused=True)", lambda: mlp(50), flat, tracked, {"fused": True}),
-        ("small CNN, run.fit", cnn, images, tracked, {}),
-        ("MLP, 50 steps per execution, 30 epochs", lambda: mlp(50), flat, tracked, {"fused": True}),
-        ("MLP, MLflow autolog + OrbaxCheckpoint", mlp, flat, autologged, {}),
+        ("MLP 64-128-10, run.fit", mlp, flat, tracked, {}, usual),
+        (fused, lambda: mlp(50), flat, tracked, {"fused": True}, usual),
+        ("small CNN, run.fit", cnn, images, tracked, {}, usual),
+        (f"{fused}, 30 epochs", lambda: mlp(50), flat, tracked, {"fused": True}, many),
+        ("MLP, MLflow autolog + OrbaxCheckpoint", mlp, flat, autologged, {}, slow),
     ]
     with tempfile.TemporaryDirectory() as home:
         os.environ["XPTRAIN_HOME"] = home
-        for name, make, x, ours, more in cases:
-            data = x, rng.integers(0, 10, len(x)), 30 if "30 epochs" in name else args.epochs
-            # Autolog takes minutes for what the others do in seconds: one pair tells enough.
-            count = 1 if ours is autologged else args.pairs
+        for name, make, x, ours, more, (epochs, count) in cases:
+            data = x, rng.integers(0, 10, len(x)), epochs
             pairs = [(ours(make, *data, **more), plain(make, *data)) for _ in range(count)]
             report(name, pairs, len(x) // 32)
 

@@ -153,7 +153,7 @@ class _Watch:
             values = logs if count == 1 else {name: array[i] for name, array in flat(logs)}
             self.steps[step - count + 1 + i] = numbers(values)
 
-    def before_step(self, trainer: Any, shapes: str, program: Callable[[], str | None]) -> None:
+    def before_step(self, trainer: Any, shapes: Callable[[], str], program: Callable[[], str | None]) -> None:
         pass
 
     def trained(self) -> None:

@@ -15,6 +15,7 @@ from xptrain.cli import console
 from xptrain.cli.listing import summary
 from xptrain.cli.syncing import settle
 from xptrain.session.forked import Fork
+from xptrain.session.manifests import train_program
 from xptrain.tracking.folder import find, home
 
 _MOST_ROWS = 12
@@ -89,7 +90,7 @@ def _facts(reading: Reading, manifest: dict[str, Any]) -> dict[str, Any]:
         "commit": commit,
         "versions": shown,
         "data digest": ((manifest.get("data") or {}).get("digest") or "")[:12],
-        "program hash": next(iter((manifest.get("program") or {}).values()), "")[:12],
+        "program hash": (train_program(manifest) or "")[:12],
         "MLflow run": reading.run_id or "not there yet",
     }
 

@@ -215,7 +215,7 @@ class RunObserver:
         """Raise what the signal means."""
         self._run.preemption.stop(self._run.step)
 
-    def before_step(self, trainer: Any, shapes: str, program: Callable[[], str | None]) -> None:
+    def before_step(self, trainer: Any, shapes: Callable[[], str], program: Callable[[], str | None]) -> None:
         """Compare the program of a loop of the user's own."""
         if self._run.loop is not None:
             self._run.loop.before_step(trainer, shapes, program)

@@ -10,6 +10,11 @@ from typing import Any
 from xptrain.tracking.durable import write_atomic
 
 
+def train_program(manifest: Mapping[str, Any]) -> str | None:
+    """Return the digest of the compiled train step, whatever its name is, or None when there is none."""
+    return next(iter((manifest.get("program") or {}).values()), None)
+
+
 class Manifests:
     """Manifest files of one run, one per attempt and fit.
 

@@ -95,12 +95,12 @@ class OwnLoop:
         """Say that `restore` is over, however it ended."""
         self._observer.stopped()
 
-    def before_step(self, trainer: Any, shapes: str, program: Callable[[], str | None]) -> None:
+    def before_step(self, trainer: Any, shapes: Callable[[], str], program: Callable[[], str | None]) -> None:
         """Compare the compiled step with that of earlier attempts, before the first one is trained.
 
         Args:
             trainer: Which takes the step.
-            shapes: Dtypes and shapes of its batch: for others the step is another program.
+            shapes: Returns the dtypes and shapes of its batch: for others the step is another program.
             program: Returns the digest of the lowered step.
 
         Raises:
@@ -119,7 +119,7 @@ class OwnLoop:
             self._run.preemption.stop(step)
         if not self._is_ready:
             self._is_ready = True
-            name = f"train {self.trainers.index(trainer)} {shapes}"
+            name = f"train {self.trainers.index(trainer)} {shapes()}"
             self._observer.ready(program, self._uncaptured, (), name)
 
     def note_step(self) -> None:

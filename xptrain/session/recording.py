@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from xptrain.session.config import flatten
+from xptrain.session.manifests import train_program
 from xptrain.session.sections import hazards_text, params
 from xptrain.training.describe import summary
 
@@ -41,7 +42,7 @@ def record_fit(run: Life, manifest: Mapping[str, Any], model: Any, fit: int, is_
             "xptrain.data": manifest["data"]["digest"],
             "xptrain.device": ", ".join(f"{n} x {kind}" for kind, n in devices["kinds"].items()),
             "xptrain.mesh": topology.get("mesh_text") or "none",
-            "xptrain.program": next(iter(manifest["program"].values()), "not compiled"),
+            "xptrain.program": train_program(manifest) or "not compiled",
         },
     )
     prefix = f"fit{fit}." if fit else ""

@@ -9,6 +9,7 @@ from typing import Any
 from xptrain.provenance.hazards import Hit
 from xptrain.provenance.summary import hazard_table
 from xptrain.session.config import flatten
+from xptrain.session.manifests import train_program
 from xptrain.training.observer import Plan
 
 
@@ -40,7 +41,7 @@ def params(manifest: Mapping[str, Any]) -> dict[str, str]:
         "loss": model["loss"],
         **flatten({"optimizer": model["optimizer"] or {}}),
         "data": manifest["data"]["digest"][:12],
-        "program": next(iter(manifest["program"].values()), "not compiled")[:12],
+        "program": (train_program(manifest) or "not compiled")[:12],
         "keras": versions.get("keras"),
         "jax": versions.get("jax"),
         "jaxlib": versions.get("jaxlib"),

@@ -156,12 +156,12 @@ class Observer(Protocol):
             count: How many steps.
         """
 
-    def before_step(self, trainer: Any, shapes: str, program: Callable[[], str | None]) -> None:
+    def before_step(self, trainer: Any, shapes: Callable[[], str], program: Callable[[], str | None]) -> None:
         """Called before a step of the user's own loop.
 
         Args:
             trainer: The `Trainer` that takes it.
-            shapes: Dtypes and shapes of the batch.
+            shapes: Returns the dtypes and shapes of the batch.
             program: Returns the digest of the lowered step.
         """
 
@@ -223,7 +223,7 @@ class NoObserver:
     def step(self, step: int, logs: Mapping[str, Any], count: int = 1) -> None:
         """Do nothing."""
 
-    def before_step(self, trainer: Any, shapes: str, program: Callable[[], str | None]) -> None:
+    def before_step(self, trainer: Any, shapes: Callable[[], str], program: Callable[[], str | None]) -> None:
         """Do nothing."""
 
     def trained(self) -> None:

@@ -11,8 +11,8 @@ from xptrain.training.keras_backend import callbacks as kc
 from xptrain.training.keras_backend.live import PREDICT, TEST, TRAIN, LiveState
 from xptrain.training.step import Step, predict_step, test_step, train_step
 
-# Called before a step with the shapes of its batch and what returns the digest of its lowered program.
-Before = Callable[[str, Callable[[], str | None]], None]
+# Called before a step with what returns the shapes of its batch, and the digest of its lowered program.
+Before = Callable[[Callable[[], str], Callable[[], str | None]], None]
 # Called when a step took the state and failed; puts the last snapshot back and says in words what it did.
 Rescue = Callable[[LiveState], str]
 
@@ -39,7 +39,7 @@ def train(
         y: Targets.
         sample_weight: Weights of shape (samples,).
         class_weight: Weight by class index.
-        before: Called before the step with its batch's shapes and what returns the digest of its program.
+        before: Called before the step with what returns its batch's shapes, and its program's digest.
         rescue: Puts a snapshot back into the model after a step that failed with the state in its hands.
 
     Raises:
@@ -96,7 +96,7 @@ def _call(
     live = LiveState(model, names)
     try:
         if before is not None:
-            before(arrays.shapes(batch), lambda: step.program(live.take(), batch))
+            before(lambda: arrays.shapes(batch), lambda: step.program(live.take(), batch))
         outputs, state = step.call(live.take(), batch)
         live.put(state)
         # In here: an error at run time may show only when a result is read.

@@ -150,16 +150,11 @@ def start_process(
     if code:
         tail = log.read_text(errors="replace").splitlines()[-_TAIL:]
         said = "\n            ".join(tail) if quiet else "what is printed above"
-        remedy = "run it as you usually do, and see"
+        what, remedy = "the script failed", "run it as you usually do, and see"
         if code == InexactError.exit_code:
+            what = "what it would be resumed with differs from what it was started with"
             remedy = "what may differ from the recorded run is named with --allow"
-        raise _ERRORS.get(code, XptrainError)(
-            "what it would be resumed with differs from what it was started with"
-            if code == InexactError.exit_code
-            else "the script failed",
-            found=f"exit code {code}: {said}",
-            remedy=remedy,
-        )
+        raise _ERRORS.get(code, XptrainError)(what, found=f"exit code {code}: {said}", remedy=remedy)
     return time.monotonic() - began
 
 
