@@ -20,6 +20,7 @@ from xptrain.data.workers import Loader
 from xptrain.errors import InexactError, UsageError
 from xptrain.provenance.grade import assess
 from xptrain.testing import assert_resume_exact
+from xptrain.training.keras_backend.sources import source_of
 
 
 class Items(keras.utils.PyDataset):
@@ -217,17 +218,15 @@ def test_an_attribute_that_loading_changes_is_seen(settings: dict[str, Any]) -> 
             self.calls += 1
             return super().__getitem__(index)
 
-    loader = Loader(Counting(**settings))
-    list(loader.load([(i, (0,)) for i in range(3)]))
-    assert len(loader.seen) == 1
-    assert "Counting.calls, which loading changes" in next(iter(loader.seen))
+    source = source_of(Counting(**settings))
+    list(source.epoch(0, 0))
+    assert len(source.uncaptured) == 1
+    assert "Counting.calls (loading or a callback changes it)" in source.uncaptured[0]
 
 
 def test_a_generator_that_yields_other_batches_is_refused() -> None:
     state = {"taken": 2, "last": "0" * 64}
     source = xptrain.Trainer(small(), seed=0)
-    from xptrain.training.keras_backend.sources import source_of
-
     with pytest.raises(InexactError, match="other batches"):
         source_of(endless(), steps=3).set_state(state)
     used = endless()

@@ -64,11 +64,11 @@ def test_nothing_is_kept_of_a_model_that_nobody_changes() -> None:
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        (lambda m: setattr(m.layers[2], "rate", 0.1), "model/2.dropout.rate: changed while training"),
+        (lambda m: setattr(m.layers[2], "rate", 0.1), "model/2.dropout.rate (changed while training"),
         (lambda m: setattr(m, "tool", object.__new__(Remembering)), "model.tool: "),
         (lambda m: setattr(m, "api_token", "hunter2"), "model.api_token: a secret, which is never stored"),
-        (lambda m: setattr(m.optimizer, "clipnorm", 1.0), "optimizer.clipnorm: changed while training"),
-        (lambda m: setattr(m.layers[0], "activation", keras.ops.relu), "model/0.dense.activation: changed"),
+        (lambda m: setattr(m.optimizer, "clipnorm", 1.0), "optimizer.clipnorm (changed while training"),
+        (lambda m: setattr(m.layers[0], "activation", keras.ops.relu), "model/0.dense.activation (changed"),
         (lambda m: setattr(m.buffer, "size", m.buffer.size + 1), "model.buffer: "),
         (lambda m: next(m.ids), "model.ids: "),
     ],

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 from typing import Any
 
 from xptrain.data import draws
+from xptrain.data.changes import Changes
 from xptrain.data.draws import Held
 from xptrain.data.order import permutation
 from xptrain.data.passes import Passes
@@ -54,6 +55,7 @@ class IndexedSource(Source):
         self._role = role
         self._loader = Loader(dataset)
         self._held = Held(dataset)
+        self._changes = Changes(dataset)
         self._fit = 0
         self._calls = 0
         self._first: Any = None
@@ -67,6 +69,11 @@ class IndexedSource(Source):
     def uncaptured(self) -> list[str]:
         """What was seen to decide the batches and is in no checkpoint."""
         return list(self._loader.seen)
+
+    @property
+    def watches(self) -> Sequence[Any]:
+        """The dataset, whose own hooks may change it."""
+        return (self._dataset,)
 
     def begin(self, fit: int) -> None:
         """Begin a fit: its number is part of every order."""
@@ -108,13 +115,19 @@ class IndexedSource(Source):
 
     def get_state(self) -> dict[str, int]:
         """Return how many of the dataset's epoch hooks were called."""
+        self._note_changes()
         return {"calls": self._calls}
 
     def set_state(self, state: Any) -> None:
         """Call the dataset's epoch hooks up to where they were."""
         self._call_hooks(int(state["calls"]))
 
+    def _note_changes(self) -> None:
+        self._loader.seen.update(dict.fromkeys(self._changes.seen()))
+
     def _call_hooks(self, until: int) -> None:
+        if self._calls < until:
+            self._note_changes()
         while self._calls < until:
             epoch, is_end = divmod(self._calls, 2)
             hook = "on_epoch_end" if is_end else "on_epoch_begin"
@@ -123,6 +136,7 @@ class IndexedSource(Source):
                 self._held.seed(names)
                 getattr(self._dataset, hook, _nothing)()
             self._calls += 1
+            self._changes.look()
 
     def _items(self, fit: int, epoch: int, start: int) -> Iterator[Item]:
         for batch, index in enumerate(self._indices(fit, epoch, start), start):

@@ -29,6 +29,16 @@ class Source(Protocol):
         return ()
 
     @property
+    def watched(self) -> Any:
+        """An object of the script that nothing should change while training, or None."""
+        return None
+
+    @property
+    def watches(self) -> Sequence[Any]:
+        """Objects of the script that may change, and of which the source itself says what does."""
+        return ()
+
+    @property
     def is_over(self) -> bool:
         """Whether no batch will ever come again."""
         return False

@@ -8,9 +8,11 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from itertools import count
 from typing import Any
 
 from xptrain.data import draws
+from xptrain.data.changes import Changes
 from xptrain.data.draws import Held, Names
 
 # (index, names of its random numbers)
@@ -73,12 +75,9 @@ class Loader:
             pool.shutdown(wait=True, cancel_futures=True)
 
     def _here(self, index: int, names: Names) -> Any:
-        before = draws.plain_attributes(self._dataset)
         with draws.drawing(names):
             self._held.seed(names)
-            value = self._dataset[index]
-        self.seen.update(dict.fromkeys(_changed(self._dataset, before)))
-        return value
+            return self._dataset[index]
 
     def _in_thread(self, index: int, names: Names) -> tuple[Any, list[str]]:
         # Threads share the global generators: what they draw depends on who comes first.
@@ -88,18 +87,10 @@ class Loader:
         return value, ["random numbers drawn by loader threads"] if before != after else []
 
 
-def _changed(dataset: Any, before: dict[str, Any]) -> list[str]:
-    after = draws.plain_attributes(dataset)
-    if after == before:
-        return []
-    names = sorted(k for k in after.keys() | before.keys() if after.get(k) != before.get(k))
-    return [f"{type(dataset).__qualname__}.{name}, which loading changes" for name in names]
-
-
 def _begin(dataset: Any, parent: int) -> None:
     """Begin a loader process: it keeps its own dataset, and does not outlive the trainer."""
     global _mine
-    _mine = dataset, Held(dataset)
+    _mine = dataset, Held(dataset), Changes(dataset), count(1)
 
     def watch() -> None:
         while os.getppid() == parent:
@@ -110,9 +101,10 @@ def _begin(dataset: Any, parent: int) -> None:
 
 
 def _in_process(index: int, names: Names) -> tuple[Any, list[str]]:
-    dataset, held = _mine
-    before = draws.plain_attributes(dataset)
+    dataset, held, changes, counter = _mine
     draws.seed_globals(names)
     held.seed(names)
     value = dataset[index]
-    return value, _changed(dataset, before)
+    number = next(counter)
+    # The parent does not see what changes here. What changes at all does so soon.
+    return value, changes.seen() if number & (number - 1) == 0 else []

@@ -46,6 +46,7 @@ class RunObserver:
         self._seen_keys: frozenset[str] = frozenset()
         self._is_nested = False
         self._uncaptured: set[str] = set()
+        self._lost: list[str] = []
         self._grade = Grade("exact")
         self._before: dict[str, Any] | None = None
         self._manifest: dict[str, Any] = {}
@@ -111,6 +112,8 @@ class RunObserver:
             receipt = loaded.receipt
             restored = Restored(receipt.step, receipt.cursor, loaded.leaves, loaded.host)
             self._epoch_offset = int(loaded.host["session"]["epoch_offset"])
+            # What an earlier attempt could not keep is missing from now on, whether it changes again or not.
+            self._lost = list(loaded.host["session"].get("uncaptured", ()))
             self._say_where(plan, loaded, extend)
             if before is not None and run.fork is None:
                 say_what_stays(before, records, loaded, run.key)
@@ -118,7 +121,8 @@ class RunObserver:
             if receipt.cursor.done and not extend:
                 run.step = receipt.step
                 self._has_begun()
-                self._merge_grade(self._grade)
+                reasons = [f"{name} cannot be captured" for name in self._lost]
+                self._merge_grade(self._grade.lower("approximate", *reasons) if reasons else self._grade)
             else:
                 # Hooks that run again before the state is written: what they log was logged already.
                 run.is_repeating = True
@@ -149,6 +153,7 @@ class RunObserver:
         self._has_begun()
         lowered = program()
         self._manifest["program"] = {} if lowered is None else {name: lowered}
+        uncaptured = list(dict.fromkeys([*uncaptured, *self._lost]))
         self._uncaptured = set(uncaptured)
         if self._before is not None and "program" in self._before:
             self._differences = [*compare(self._before, self._manifest), *self._beginning]
@@ -238,16 +243,21 @@ class RunObserver:
     def save(self, snapshot: Snapshot, uncaptured: Sequence[str]) -> None:
         """Add what the session needs to go on, and save in the background."""
         run = self._run
-        if not self._uncaptured.issuperset(uncaptured):
-            self._lower([f"{name} cannot be captured" for name in uncaptured if name not in self._uncaptured])
-            self._uncaptured.update(uncaptured)
-        if snapshot.step == self._first_step:
-            # A fit without a step: its checkpoint would replace the one that ends the fit before it.
-            return
-        session = {"epoch_offset": self._epoch_offset, "journal": run.journal.end}
-        run.checkpoints.save(replace(snapshot, host={**snapshot.host, "session": session}))
-        if snapshot.cursor.done:
-            run.next_epoch = snapshot.cursor.epoch + self._epoch_offset
+        found = [name for name in dict.fromkeys(uncaptured) if name not in self._uncaptured]
+        self._uncaptured.update(found)
+        # A fit without a step: its checkpoint would replace the one that ends the fit before it.
+        if snapshot.step != self._first_step:
+            session = {
+                "epoch_offset": self._epoch_offset,
+                "journal": run.journal.end,
+                "uncaptured": sorted(self._uncaptured),
+            }
+            run.checkpoints.save(replace(snapshot, host={**snapshot.host, "session": session}))
+            if snapshot.cursor.done:
+                run.next_epoch = snapshot.cursor.epoch + self._epoch_offset
+        if found:
+            # After the save: a run that is refused now can go on from here if it is let.
+            self._lower([f"{name} cannot be captured" for name in found])
 
     def epoch(self, epoch: Epoch) -> None:
         """Record the epoch's values under `train/` and `val/`, with the run's epoch number."""

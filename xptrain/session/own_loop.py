@@ -42,7 +42,7 @@ class OwnLoop:
         self._before = 0
         # Steps of the loop, less those of the first trainer: `checkpoint(step=…)` may count differently.
         self._ahead = 0
-        self._is_ready = False
+        self._is_ready = self._is_compiled = False
         self._is_lost = False
         # The run's step of the copies that the models fall back on.
         self._remembered = 0
@@ -125,6 +125,10 @@ class OwnLoop:
     def note_step(self) -> None:
         """Note on the run how many steps are done: what is logged now belongs to that step."""
         self._run.step = self._before + self._done
+        if not self._is_compiled:
+            self._is_compiled = True
+            for state in self._states:
+                state.python_state.note_compiled()
 
     def stop_if_told(self) -> None:
         """Save after a step when a signal asked for it; raise when the next one begins.

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from xptrain.data.generators import shared_with
 from xptrain.data.source import in_chunks
 from xptrain.training.chunks import Chunks, Fused, Single
 from xptrain.training.evaluation import evaluate_source
@@ -46,7 +47,7 @@ class Fit:
         self._state = FitState(model, callbacks.callbacks, sources=sources)
         self._live: LiveState | None = None
         self._changes: Sequence[Any] = ()
-        self._announced = False
+        self._announced = self._has_trained = False
         train_step(model)
         self._unchanged = checks.Unchanged(model)
         self._chunk = 0
@@ -167,6 +168,9 @@ class Fit:
                     # Nothing is trained yet that a checkpoint lacks.
                     observer.stop()
             self._last_logs = chunks.train(live, chunk, self._told)
+            if not self._has_trained:
+                self._has_trained = True
+                self._state.python_state.note_compiled()
             self._chunk = len(chunk)
             done += self._chunk
             self._progress.batch_end(done, self._last_logs)
@@ -244,5 +248,6 @@ class Fit:
         return [
             *self._state.uncaptured,
             *self._source.uncaptured,
+            *shared_with(self._source, self._validation),
             *(f"{name} (validation)" for name in validation),
         ]

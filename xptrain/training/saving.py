@@ -42,7 +42,13 @@ class FitState:
         self._callbacks = list(callbacks)
         self._sources = sources
         self.records = [r for r in variables.records(model) if with_metrics or r.role != "metrics"]
-        self.python_state = PythonState(self._callbacks, variables.owners(model))
+        self.python_state = PythonState(
+            self._callbacks,
+            variables.owners(model),
+            others={f"{name} data": source.watched for name, source in sources.items() if source.watched},
+            apart=[data for source in sources.values() for data in source.watches],
+            kept=[record.variable for record in variables.records(model)],
+        )
         self._last: Mapping[str, Any] = {}
         self._at_snapshot: Mapping[str, Any] = {}
         self._pairs: Mapping[str, str] = {}

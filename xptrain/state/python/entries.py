@@ -10,11 +10,12 @@ from typing import Any
 from xptrain.secrets.names import holds_secret
 from xptrain.state.python.known import Known
 from xptrain.state.python.settings import Setting, SettingChange, as_setting
-from xptrain.state.python.slots import Slot, is_stock, slots_of
+from xptrain.state.python.slots import Slot, is_stock, slot_named, slots_of
 from xptrain.state.values.codec import KIND, Unencodable
 from xptrain.state.values.constants import is_constant
 from xptrain.state.values.decoder import GraphDecoder
 from xptrain.state.values.encoder import GraphEncoder
+from xptrain.state.values.held import variables_of
 
 
 @dataclass
@@ -99,7 +100,7 @@ def encode_slots(
             else:
                 data = encoder.encode(value, path)
         except Unencodable as error:
-            if not _is_keras_own(callback, slot, value, known):
+            if _is_to_be_named(callback, slot, value, known):
                 tell(str(error))
             continue
         if data != {KIND: "kept", "v": path}:
@@ -128,13 +129,13 @@ def decode_slots(
     others = {change.name for change in other_kinds(callback, "", entry.get("attributes"), begun)}
     writes: list[Callable[[], None]] = []
     for name, data in entry.get("state", {}).items():
-        if "{" in name and name not in slots:
-            problem(f"{name}: the function does not close over this here")
-            continue
         if name in others:
             # Refused as a change of the callbacks, or allowed: then this attempt's value is used.
             continue
-        slot = slots.get(name) or Slot(name, callback, False)
+        slot = slots.get(name) or slot_named(callback, name)
+        if slot is None:
+            problem(f"{name}: its code does not use this here")
+            continue
         try:
             writes.append(partial(slot.put, decoder.decode(data)))
         except ValueError as error:
@@ -187,6 +188,13 @@ def _is_history(callback: Any) -> bool:
     import keras
 
     return isinstance(callback, keras.callbacks.History)
+
+
+def _is_to_be_named(callback: Any, slot: Slot, value: Any, known: Known) -> bool:
+    """Say whether what cannot be stored is named at once, rather than when it is seen to change."""
+    if slot.is_near:
+        return not _is_keras_own(callback, slot, value, known)
+    return hasattr(value, "__next__") or variables_of(value) is not None
 
 
 def _is_keras_own(callback: Any, slot: Slot, value: Any, known: Known) -> bool:

@@ -14,7 +14,9 @@ from functools import partial
 from typing import Any
 
 from xptrain.secrets.names import holds_secret
+from xptrain.state.python.functions import attributes_read, is_own
 from xptrain.state.python.known import Known
+from xptrain.state.python.reach import note_of
 from xptrain.state.python.settings import Setting, as_setting
 from xptrain.state.python.slots import Slot
 from xptrain.state.values.anchors import Anchors, kind_of
@@ -22,6 +24,7 @@ from xptrain.state.values.codec import KIND, SCALARS, Unencodable
 from xptrain.state.values.decoder import GraphDecoder
 from xptrain.state.values.encoder import GraphEncoder
 
+_APART = frozenset({"__init__", "build", "get_config", "compile"})
 # The loop's own: each build, fit or evaluation sets them as it needs them.
 _OF_THE_LOOP = frozenset(
     {"built", "stop_training", "stop_evaluating", "stop_predicting"}
@@ -67,14 +70,36 @@ class Parts:
         self._model: Any = next(iter(self._owners.values()), None)
         self._first = {name: dict(self._firsts(owner)) for name, owner in self._owners.items()}
         self._begun: dict[str, set[str]] = {}
+        # What steps were compiled with, of the attributes that their code reads.
+        self._baked_in: dict[tuple[str, str], Any] | None = None
+        self._read: frozenset[str] = frozenset()
 
     def begin(self, anchors: Anchors) -> None:
         """Note what is there right after `on_train_begin`."""
         for name, owner in self._owners.items():
-            slots = list(_slots(owner))
+            slots = list(slots_of_part(owner))
             self._begun[name] = {slot.name for slot in slots}
             for slot in slots:
                 anchors.add(f"{name}:{slot.name}", slot.get())
+
+    def note_compiled(self) -> None:
+        """Note what the train step was compiled with; called after the first one."""
+        if self._is_compiled:
+            self._read = frozenset().union(*(_read_by(owner) for owner in self._owners.values()))
+            self._baked_in = {}
+            for name, owner in self._owners.items():
+                read = [slot for slot in slots_of_part(owner) if slot.name in self._read]
+                self._baked_in |= {(name, slot.name): note_of(slot.get()) for slot in read}
+
+    @property
+    def _is_compiled(self) -> bool:
+        return bool(self._model is not None and not self._model.run_eagerly and self._model.jit_compile)
+
+    def _is_baked_in(self, name: str, slot: Slot) -> bool:
+        """Say whether a compiled step goes on with another value than the attribute has now."""
+        if self._baked_in is None or slot.name not in self._read:
+            return False
+        return self._baked_in.get((name, slot.name)) != note_of(slot.get())
 
     def capture(self, encoder: GraphEncoder, report: Callable[[str], None]) -> dict[str, Any]:
         """Return what has changed as JSON data, by owner; owners that have not changed are left out.
@@ -85,7 +110,7 @@ class Parts:
         """
         captured: dict[str, Any] = {}
         for name, owner in self._owners.items():
-            now = list(_slots(owner))
+            now = list(slots_of_part(owner))
             state: dict[str, Any] = {}
             for slot in now:
                 if not self._is_still(name, slot.name, slot.get()):
@@ -110,7 +135,7 @@ class Parts:
         for name, owner in self._owners.items():
             entry = captured.get(name, {"state": {}, "gone": []})
             made: list[Callable[[], Any]] = []
-            now = {slot.name: slot.get() for slot in _slots(owner)}
+            now = {slot.name: slot.get() for slot in slots_of_part(owner)}
             as_given = self._first[name].keys() - entry["state"].keys() - set(entry["gone"])
             for attribute in [*entry["state"], *sorted(as_given)]:
                 try:
@@ -126,7 +151,7 @@ class Parts:
         return writes
 
     def _firsts(self, owner: Any) -> Iterator[tuple[str, _First]]:
-        for slot in _slots(owner):
+        for slot in slots_of_part(owner):
             value = slot.get()
             if type(value) in SCALARS:
                 yield slot.name, _First(value, None, None)
@@ -154,10 +179,11 @@ class Parts:
         if holds_secret(slot.name, value):
             report(f"{path.replace(':', '.')}: a secret, which is never stored")
             return None
-        is_compiled = not self._model.run_eagerly and self._model.jit_compile
-        if slot.name in assigned_by_keras(slot.owner.__class__) and (is_compiled or callable(value)):
+        is_of_keras = slot.name in assigned_by_keras(slot.owner.__class__)
+        is_baked_in = self._is_baked_in(path.partition(":")[0], slot)
+        if is_baked_in or (is_of_keras and (self._is_compiled or callable(value))):
             # The script's value is what a resumed process compiles, as the straight one did.
-            report(f"{path.replace(':', '.')}: changed while training, which a compiled step may not see")
+            report(f"{path.replace(':', '.')} (changed while training, which a compiled step may not see)")
             return None
         try:
             data = encoder.encode(value, path)
@@ -190,12 +216,21 @@ def _stored(member: Any) -> set[str]:
     return here.union(*map(_stored, code.co_consts))
 
 
+def _read_by(owner: Any) -> frozenset[str]:
+    """Return the names of the attributes that the user's code reads when it is traced."""
+    code = [f for f in vars(owner).values() if isinstance(f, types.FunctionType)]
+    for cls in type(owner).__mro__:
+        if is_own(cls.__module__):
+            code += [f for n, f in vars(cls).items() if isinstance(f, types.FunctionType) and n not in _APART]
+    return frozenset().union(*(attributes_read(function.__code__) for function in code))
+
+
 def _is_inner(name: str) -> bool:
     # What Keras keeps to itself, but for the flag behind `layer.trainable = False`.
     return name.startswith("_") and name != "_trainable"
 
 
-def _slots(owner: Any) -> Iterator[Slot]:
+def slots_of_part(owner: Any) -> Iterator[Slot]:
     """Return an owner's attributes that training could change, and that are not kept elsewhere."""
     import jax
     import keras
@@ -215,3 +250,37 @@ def _slots(owner: Any) -> Iterator[Slot]:
         ):
             continue
         yield Slot(name, owner, True)
+
+
+def objects_in(value: Any) -> dict[str, Any] | None:
+    """Return what an object of Keras holds that is the user's to change; None for any other object."""
+    import keras
+
+    kinds: tuple[type, ...] = (keras.Layer, keras.Metric, keras.Optimizer, *_small_kinds())
+    if not isinstance(value, kinds):
+        return None
+    found = {f".{slot.name}": slot.get() for slot in slots_of_part(value)}
+    for name, item in vars(value).items():
+        # A learning rate is a variable, or a schedule in its place.
+        if isinstance(item, _small_kinds()) or (
+            name == "_learning_rate" and isinstance(item, keras.Variable)
+        ):
+            found[f".{name.lstrip('_')}"] = item
+    if isinstance(value, _small_kinds()):
+        # No step moves these, and no layer knows of them.
+        found |= {f".{name}": item for name, item in vars(value).items() if isinstance(item, keras.Variable)}
+    losses = vars(value).get("loss")
+    return found | ({".loss": losses} if isinstance(losses, (list, tuple, dict)) else {})
+
+
+@functools.cache
+def _small_kinds() -> tuple[type, ...]:
+    import keras
+
+    return (
+        keras.losses.Loss,
+        keras.regularizers.Regularizer,
+        keras.constraints.Constraint,
+        keras.initializers.Initializer,
+        keras.optimizers.schedules.LearningRateSchedule,
+    )

@@ -1,15 +1,30 @@
-"""Where a callback keeps what it knows: its attributes, and the variables that its functions close over."""
+"""Where a callback keeps what it knows: its attributes, and what its functions close over."""
 
 from __future__ import annotations
 
+import functools
 import inspect
 import types
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
+from xptrain.state.python.functions import cells_of, is_own, names_used
+from xptrain.state.values.anchors import OPAQUE
+from xptrain.state.values.codec import SCALARS
+from xptrain.state.values.containers import container_of
+from xptrain.state.values.held import kind_of
+
 _CSV_OWN = frozenset({"csv_file", "writer", "append_header"})
 _FIT_PARAMS = frozenset({"verbose", "epochs", "steps"})
+# What only code can reach is looked at in every save: larger values are data, which the script makes again.
+_LIGHT_BYTES = 1 << 20
+_LIGHT_ITEMS = 1_000
+_LIGHT_DEPTH = 4
+_ABSENT: Any = object()
 
 
 @dataclass(frozen=True)
@@ -17,48 +32,75 @@ class Slot:
     """One place that holds a value.
 
     Args:
-        name: Name of the attribute, or `attribute{variable}` for a variable of a closure.
-        owner: The callback, or the cell.
+        name: Name of the attribute; `function{variable}` for a variable that a function closes over,
+            `function.attribute`.
+        owner: What holds it: a callback, a cell, or a function.
         is_setting: Whether the script gave the first value: constructor arguments and closures.
+        is_near: Whether the callback holds it itself. What its code can reach otherwise is named only if it
+            is seen to change and cannot be stored.
+        key: Its name there, if it is not the same.
     """
 
     name: str
     owner: Any
     is_setting: bool
+    is_near: bool = True
+    key: str = ""
 
     @property
     def variable(self) -> str:
         """The bare name of what is held."""
-        return self.name.rstrip("}").rpartition("{")[2]
+        return self.key or self.name
+
+    @property
+    def place(self) -> tuple[int, str]:
+        """What identifies it: the owner's identity and the name there."""
+        return id(self.owner), "" if isinstance(self.owner, types.CellType) else self.variable
 
     def get(self) -> Any:
         """Return the value."""
-        return (
-            self.owner.cell_contents
-            if isinstance(self.owner, types.CellType)
-            else vars(self.owner)[self.name]
-        )
+        return _get(self.owner, self.variable)
 
     def put(self, value: Any) -> None:
         """Put a value in, unless it is there already."""
         if isinstance(self.owner, types.CellType):
             self.owner.cell_contents = value
-        elif self.name not in vars(self.owner) or vars(self.owner)[self.name] is not value:
-            setattr(self.owner, self.name, value)
+        elif _get(self.owner, self.variable) is not value:
+            setattr(self.owner, self.variable, value)
 
 
 def slots_of(callback: Any) -> list[Slot]:
     """Return every slot of a callback, without those that Keras fills or that are bound to this process."""
     settings = parameters(type(callback))
-    found: list[Slot] = []
-    for name, value in vars(callback).items():
-        if name == "_model" or (name == "params" and _is_of_the_fit(value)):
-            continue
-        if name in _CSV_OWN and is_csv_logger(callback):
-            continue
-        found.append(Slot(name, callback, name in settings))
-        found += _cells(name, value, set())
-    return found
+    found: dict[tuple[int, str], Slot] = {}
+    for name in _attributes(callback):
+        found[id(callback), name] = Slot(name, callback, name in settings)
+    functions = list(_functions(callback))
+    used = frozenset().union(*(names_used(function.__code__) for _, function, _ in functions))
+    for path, function, is_near in functions:
+        for slot in _used_by(path, function, is_near):
+            if slot.is_near or (slot.variable in used and _is_light(slot.get())):
+                found.setdefault(slot.place, slot)
+    return list(found.values())
+
+
+def slot_named(callback: Any, name: str) -> Slot | None:
+    """Return the slot of that name, also if nothing was put in it yet; None where no code uses one."""
+    if is_attribute(name):
+        return Slot(name, callback, False)
+    path, _, key = name.rpartition(".")
+    for where, function, is_near in _functions(callback):
+        for slot in _used_by(where, function, is_near):
+            if slot.name == name:
+                return slot
+        if where == path:
+            return Slot(name, function, True, False, key)
+    return None
+
+
+def is_attribute(name: str) -> bool:
+    """Say whether a slot of that name is an attribute of the callback itself."""
+    return "{" not in name and "." not in name
 
 
 def parameters(cls: type) -> set[str]:
@@ -82,19 +124,92 @@ def is_stock(callback: Any) -> bool:
     return type(callback).__module__.startswith("keras.")
 
 
+def slot_names(value: Any) -> list[str]:
+    """Return the names in the `__slots__` of an object's classes that hold something."""
+    names: list[str] = []
+    for cls in type(value).__mro__:
+        here = vars(cls).get("__slots__", ())
+        names += [here] if isinstance(here, str) else [*here]
+    return [name for name in names if not name.startswith("__") and hasattr(value, name)]
+
+
+def _attributes(callback: Any) -> Iterator[str]:
+    for name, value in vars(callback).items():
+        if name == "_model" or (name == "params" and _is_of_the_fit(value)):
+            continue
+        if not (name in _CSV_OWN and is_csv_logger(callback)):
+            yield name
+    yield from slot_names(callback)
+
+
 def _is_of_the_fit(value: Any) -> bool:
     return value is None or (isinstance(value, dict) and value.keys() <= _FIT_PARAMS)
 
 
-def _cells(name: str, value: Any, seen: set[int]) -> Iterator[Slot]:
-    if not isinstance(value, types.FunctionType) or id(value) in seen:
-        return
-    seen.add(id(value))
-    for variable, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
-        try:
-            content = cell.cell_contents
-        except ValueError:
+def _own_classes(callback: Any) -> list[type]:
+    return [cls for cls in type(callback).__mro__ if is_own(cls.__module__)]
+
+
+def _functions(callback: Any) -> Iterator[tuple[str, types.FunctionType, bool]]:
+    """Return the functions among a callback's attributes and methods, and those that these use, by their
+    paths, with whether the callback holds them itself."""
+    waiting: deque[tuple[str, Any, bool]] = deque()
+    waiting += [(name, _get(callback, name), True) for name in _attributes(callback)]
+    waiting += [(n, value, False) for cls in _own_classes(callback) for n, value in vars(cls).items()]
+    seen: set[int] = set()
+    while waiting:
+        path, value, is_near = waiting.popleft()
+        if id(value) in seen:
             continue
-        slot = Slot(f"{name}{{{variable}}}", cell, True)
-        yield slot
-        yield from _cells(slot.name, content, seen)
+        seen.add(id(value))
+        if isinstance(value, types.FunctionType):
+            yield path, value, is_near
+            for slot in _used_by(path, value, is_near):
+                inner = _get(slot.owner, slot.variable)
+                near = is_near and isinstance(slot.owner, types.CellType)
+                waiting.append((slot.name, inner, near))
+        elif isinstance(value, (types.MethodType, staticmethod, classmethod)):
+            waiting.append((path, value.__func__, is_near))
+        elif isinstance(value, property):
+            waiting += [(path, part, is_near) for part in (value.fget, value.fset)]
+        elif isinstance(value, functools.partial):
+            waiting += [(path, part, is_near) for part in (value.func, *value.args, *value.keywords.values())]
+        elif isinstance(value, (list, tuple, dict)) and len(value) <= _LIGHT_ITEMS:
+            items = value.items() if isinstance(value, dict) else enumerate(value)
+            waiting += [(f"{path}[{key!r}]", item, is_near) for key, item in items if callable(item)]
+
+
+def _used_by(path: str, function: types.FunctionType, is_near: bool) -> Iterator[Slot]:
+    for variable, cell in cells_of(function).items():
+        yield Slot(f"{path}{{{variable}}}", cell, True, is_near, variable)
+    if not is_own(function.__module__):
+        return
+    for name in vars(function).keys() - {"__wrapped__"}:
+        yield Slot(f"{path}.{name}", function, True, False, name)
+
+
+def _get(owner: Any, name: str) -> Any:
+    if isinstance(owner, types.CellType):
+        return owner.cell_contents
+    if name in vars(owner):
+        return vars(owner)[name]
+    is_slotted = not isinstance(owner, types.FunctionType)
+    return getattr(owner, name, _ABSENT) if is_slotted else _ABSENT
+
+
+def _is_light(value: Any, depth: int = 0) -> bool:
+    """Say whether a value is one that code counts and collects with, rather than data or an object."""
+    if type(value) in SCALARS:
+        return True
+    if isinstance(value, np.ndarray):
+        return value.nbytes <= _LIGHT_BYTES
+    container, kind = container_of(value), kind_of(value)
+    if (container and container.name in OPAQUE) or kind == "variables":
+        return True
+    if isinstance(value, (tuple, frozenset)) or container is not None or kind is not None:
+        inside = vars(value) if kind is not None else value
+        items = inside.values() if isinstance(inside, dict) else inside
+        if len(items) > _LIGHT_ITEMS:
+            return SCALARS.issuperset(map(type, items))
+        return depth < _LIGHT_DEPTH and all(_is_light(item, depth + 1) for item in items)
+    return False

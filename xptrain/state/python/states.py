@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 from xptrain.errors import RestoreMismatchError
@@ -25,7 +26,8 @@ from xptrain.state.python.entries import (
 from xptrain.state.python.known import Known
 from xptrain.state.python.parts import Parts
 from xptrain.state.python.settings import SettingChange, changed
-from xptrain.state.python.slots import is_csv_logger, slots_of
+from xptrain.state.python.slots import is_attribute, is_csv_logger, slots_of
+from xptrain.state.python.witness import Witness
 from xptrain.state.values.anchors import Anchors
 from xptrain.state.values.codec import decode, encode
 from xptrain.state.values.decoder import GraphDecoder
@@ -58,16 +60,29 @@ class PythonState:
         callbacks: The callbacks in the order in which they are called. Make this before `on_train_begin`,
             so that settings can be told from state.
         owners: The model and its parts, by names that are the same in every attempt, the model first.
+        others: Further objects of the script that the data come from.
+        apart: Objects of the script that say themselves what changes in them.
+        kept: The variables that a checkpoint holds.
     """
 
-    def __init__(self, callbacks: Sequence[Any], owners: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        callbacks: Sequence[Any],
+        owners: Mapping[str, Any] = MappingProxyType({}),
+        *,
+        others: Mapping[str, Any] = MappingProxyType({}),
+        apart: Sequence[Any] = (),
+        kept: Sequence[Any] = (),
+    ) -> None:
         self._callbacks = list(callbacks)
-        owners = owners or {}
         self._known = Known(self._callbacks, next(iter(owners.values()), None))
         self._parts = Parts(owners, self._known)
         self._beginnings = [beginning(callback, self._known) for callback in self._callbacks]
         self._begun: Anchors | None = None
         self._shared_files: set[int] = set()
+        speaking = [callback for callback in self._callbacks if _speaks_for_itself(callback)]
+        named = [(_name(c), c) for c in self._callbacks if not _speaks_for_itself(c)]
+        self._witness = Witness(named, owners, others, [*apart, *speaking], kept)
         self.uncaptured: list[str] = []
 
     @property
@@ -84,7 +99,12 @@ class PythonState:
                 for slot in slots_of(callback):
                     self._begun.add(f"{i}:{slot.name}", slot.get())
             self._parts.begin(self._begun)
+            self._witness.begin()
         return self._begun
+
+    def note_compiled(self) -> None:
+        """Note what the train step was compiled with; called after the first one."""
+        self._parts.note_compiled()
 
     def capture(self, arrays: MutableMapping[str, Any]) -> dict[str, Any]:
         """Return the states as JSON data and note in `uncaptured` what could not be stored.
@@ -100,7 +120,7 @@ class PythonState:
         captured = []
         for i, (callback, begun) in enumerate(zip(self._callbacks, self._beginnings, strict=True)):
             name = _name(callback)
-            settings = {key: s.text for key, s in begun.settings.items() if "{" not in key}
+            settings = {key: s.text for key, s in begun.settings.items() if is_attribute(key)}
             entry: dict[str, Any] = {"class": name, "index": i, "settings": settings}
             entry["attributes"] = begun.kinds
             if _speaks_for_itself(callback):
@@ -113,7 +133,9 @@ class PythonState:
                 callback.csv_file.flush()
                 entry["csv"] = csv_files.mark(callback.filename, callback.csv_file.tell())
             captured.append(entry)
-        return {"callbacks": captured, "model": self._parts.capture(encoder, self.uncaptured.append)}
+        of_model = self._parts.capture(encoder, self.uncaptured.append)
+        self.uncaptured += self._witness.uncaptured(encoder.holds, self.uncaptured)
+        return {"callbacks": captured, "model": of_model}
 
     def prepare(self, resuming: bool) -> list[Any]:
         """Get callbacks ready for `on_train_begin` of a resumed fit; pass the result to `restore`.

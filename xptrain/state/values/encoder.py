@@ -61,6 +61,10 @@ class GraphEncoder:
                 raise Unencodable(f"{path}: nested too deeply") from None
             raise
 
+    def holds(self, value: Any) -> bool:
+        """Say whether the contents of an object are among what was encoded."""
+        return id(value) in self._numbers
+
     def encode_known(self, value: Any, path: str, report: Callable[[str], None]) -> Any:
         """Return the data of a dict without what cannot be stored; `report` is told of each such value."""
         if type(value) is not dict or id(value) in self._numbers:

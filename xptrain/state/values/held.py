@@ -1,23 +1,28 @@
 """Objects that only the script can make: their contents are put back into those that are there.
 
 Two kinds: what holds Keras variables (metrics, layers, models, optimizers, seed generators, variables), and
-instances of dataclasses.
+instances of dataclasses and namespaces.
 """
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
+import types
 from collections.abc import Mapping
 from typing import Any
 
 from xptrain.state.capture import own_copy
+
+SPACES = (types.SimpleNamespace, argparse.Namespace)
 
 
 def kind_of(value: Any) -> str | None:
     """Return "variables", "dataclass" or None."""
     if variables_of(value) is not None:
         return "variables"
-    if dataclasses.is_dataclass(value) and not isinstance(value, type) and hasattr(value, "__dict__"):
+    is_plain = isinstance(value, SPACES) or dataclasses.is_dataclass(value)
+    if is_plain and not isinstance(value, type) and hasattr(value, "__dict__"):
         return "dataclass"
     return None
 

@@ -7,12 +7,13 @@ from collections.abc import Iterator
 from types import GeneratorType
 from typing import Any
 
+from xptrain.data.generators import GeneratorSource
 from xptrain.data.indexed import IndexedSource
 from xptrain.data.loaders import LoaderSource, StateDicts, has_state_dict, is_torch_loader
 from xptrain.data.passes import Passes
 from xptrain.data.source import Source
 from xptrain.data.stateful import Stateful
-from xptrain.data.streams import FactorySource, GeneratorSource, StatefulSource
+from xptrain.data.streams import FactorySource, StatefulSource
 from xptrain.training.keras_backend import arrays
 from xptrain.training.keras_backend.batches import Batches, digest_batch, is_indexed
 from xptrain.training.keras_backend.checks import capped
