@@ -17,6 +17,8 @@ from typing import Any
 
 import pytest
 
+from tests import launching
+
 TRAIN = Path(__file__).parent / "scripts" / "train.py"
 XPTRAIN = (sys.executable, "-m", "xptrain.cli.main")
 PATIENCE_S = 400
@@ -55,6 +57,19 @@ class Shell:
         assert "Traceback" not in done.stderr, done.stderr
         return done
 
+    def script(
+        self, *arguments: str, env: Mapping[str, str] | None = None, cwd: Path | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a training script to its end, see `tests.launching`."""
+        done = launching.run(
+            [sys.executable, *arguments],
+            env={**os.environ, "XPTRAIN_HOME": str(self.home), "COLUMNS": "80", **(env or {})},
+            cwd=cwd or self.folder,
+            timeout=PATIENCE_S,
+        )
+        assert "Traceback" not in done.stderr, done.stderr
+        return done
+
     def xptrain(self, *arguments: str, **more: Any) -> subprocess.CompletedProcess[str]:
         return self.start(*XPTRAIN, *arguments, **more)
 
@@ -87,7 +102,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Shell:
     shell = Shell(tmp_path_factory.mktemp("cli"))
     with ThreadPoolExecutor() as both:
         started = [
-            both.submit(shell.start, sys.executable, str(TRAIN), "--key", *arguments)
+            both.submit(shell.script, str(TRAIN), "--key", *arguments)
             for arguments in (("done0001",), ("dead0002", "--die-in-epoch", "2"))
         ]
     done, dead = (future.result() for future in started)

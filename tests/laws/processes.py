@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests import launching
 from xptrain.tracking.folder import RunFolder
 
 SCRIPT = Path(__file__).parent / "scripts" / "train.py"
@@ -30,27 +31,27 @@ class Lab:
     home: Path
 
     def train(
-        self, key: str, *arguments: str, die: dict[str, Any] | None = None, resume: bool = False
+        self,
+        key: str,
+        *arguments: str,
+        die: dict[str, Any] | None = None,
+        resume: bool = False,
+        real: bool = False,
     ) -> subprocess.CompletedProcess[str]:
-        """Run the script as one attempt, in a process of its own, to its end."""
-        with self.start(key, *arguments, die=die, resume=resume) as process:
-            try:
-                out, said = process.communicate(timeout=PATIENCE_S)
-            except BaseException:
-                process.kill()
-                raise
-        return subprocess.CompletedProcess(process.args, process.returncode, out, said)
+        """Run the script as one attempt, in a process of its own, to its end.
 
-    def start(
-        self, key: str, *arguments: str, die: dict[str, Any] | None = None, resume: bool = False
-    ) -> subprocess.Popen[str]:
-        """Begin an attempt, and do not wait for it."""
+        Args:
+            key: The run's.
+            arguments: More of the script.
+            die: When it kills itself.
+            resume: Go on with the run.
+            real: Not a fork of a process that has Keras imported, see `tests.launching`.
+        """
         env = {**os.environ, "XPTRAIN_HOME": str(self.home), "DIE": json.dumps(die)}
         if resume:
             env["XPTRAIN_RESUME"] = key
         command = [sys.executable, str(SCRIPT), str(self.out(key)), "--key", key, *arguments]
-        pipe = subprocess.PIPE
-        return subprocess.Popen(command, env=env, cwd=self.home, text=True, stdout=pipe, stderr=pipe)
+        return launching.run(command, env=env, cwd=self.home, timeout=PATIENCE_S, real=real)
 
     def out(self, key: str) -> Path:
         return self.home / "out" / key

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
 
+from tests import launching
 from tests.laws.processes import PATIENCE_S, Lab, final_state
 from xptrain.checkpoint.folder import Folder
 
@@ -43,20 +43,17 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
     return Lab(tmp_path_factory.mktemp("endings"))
 
 
-def start(lab: Lab, how: str, key: str, **extra: str) -> subprocess.Popen[str]:
+# Python's own ways to end, in processes that it began, too: the others are forks, see `tests.launching`.
+REAL = ("error", "sigint", "sigint-twice", "sigterm", "unfinished")
+
+
+def start(lab: Lab, how: str, key: str, **extra: str) -> launching.Process:
     env = {**os.environ, "XPTRAIN_HOME": str(lab.home), **extra}
-    return subprocess.Popen(
-        [sys.executable, str(SCRIPT), how, key],
-        env=env,
-        cwd=lab.home,
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-    )
+    command = [sys.executable, str(SCRIPT), how, key]
+    return launching.start(command, env=env, cwd=lab.home, new_session=True, real=how in REAL)
 
 
-def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
+def wait_for(path: Path, process: launching.Process) -> None:
     deadline = time.monotonic() + PATIENCE_S
     while not path.exists():
         assert process.poll() is None, process.communicate()[1]

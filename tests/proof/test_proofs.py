@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ HIDDEN = str(Path(__file__).parent / "scripts" / "hidden.py")
 
 
 def start(shell: Shell, *arguments: str, **more: Any) -> Any:
-    return shell.start(sys.executable, TRAIN, *arguments, **more)
+    return shell.script(TRAIN, *arguments, **more)
 
 
 def reading(shell: Shell, key: str) -> Reading:

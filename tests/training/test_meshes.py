@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from tests import launching
 from xptrain.checkpoint.folder import Folder
 
-ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = Path(__file__).parent / "scripts" / "meshes.py"
 
 
@@ -24,11 +24,9 @@ class Lab:
         self.home = home
 
     def start(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        environment = {**os.environ, "XPTRAIN_HOME": str(self.home), "PYTHONPATH": str(ROOT)}
+        environment = {**os.environ, "XPTRAIN_HOME": str(self.home)}
         command = [sys.executable, str(SCRIPT), *arguments]
-        return subprocess.run(
-            command, env=environment, cwd=self.home, capture_output=True, text=True, timeout=300
-        )
+        return launching.run(command, env=environment, cwd=self.home, timeout=300)
 
     def train(self, *arguments: str) -> dict[str, Any]:
         done = self.start(*arguments)
