@@ -11,10 +11,11 @@ import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from tests import launching
-from tests.launching import Launched, Server
+from tests.launching import Launched
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux" or "REAL_LAUNCHES" in os.environ, reason="all launches are real"
@@ -129,47 +130,57 @@ def test_it_is_signalled_waited_for_and_read_as_a_child(tmp_path: Path) -> None:
         process.kill()
 
 
-def test_children_run_at_the_same_time_and_outlive_their_server(tmp_path: Path) -> None:
-    server = Server({k: v for k, v in os.environ.items() if not k.startswith(launching.READ_LATER)})
-    code = "import sys\nprint('begun', flush=True)\nwhile not sys.argv[1:]: pass"
-    one, two = (
-        server.launch([sys.executable, "-c", code, *more], os.environ, tmp_path, False)
-        for more in ([], ["end"])
-    )
-    assert two.communicate(timeout=60)[0] == "begun\n"
-    assert one.stdout.readline() == "begun\n"
-    server.stop()
-    assert server.process.returncode == 0
-    # It runs, but nobody tells how it ends.
-    os.kill(one.pid, signal.SIGKILL)
-    with pytest.raises(RuntimeError, match="fork server"), one:
-        one.wait(60)
+def test_two_run_at_the_same_time(tmp_path: Path) -> None:
+    code = "import sys\nprint('begun', flush=True)\nwhile {}: pass"
+    with begun(code.format(True), tmp_path) as one, begun(code.format(False), tmp_path) as two:
+        assert two.communicate(timeout=60)[0] == "begun\n"
+        assert one.stdout.readline() == "begun\n"
+        assert (one.poll(), two.poll()) == (None, 0)
+        one.kill()
 
 
-def test_the_server_ends_with_its_pytest(tmp_path: Path) -> None:
-    code = (
-        "import os, signal, sys\nfrom tests import launching\nfrom pathlib import Path\n"
-        "process = launching.start([sys.executable, '-c', ''], env=os.environ, cwd=Path('.'))\n"
-        "process.communicate()\n"
-        "print(*[server.process.pid for server in launching._servers.values()], flush=True)\n"
-        "os.kill(os.getpid(), signal.SIGKILL)"
-    )
-    done = ran(["-c", code], tmp_path)
+ALONE = """
+import os, signal, sys
+from pathlib import Path
+from tests import launching
+
+process = launching.start([sys.executable, "-c", "import time; time.sleep(100)"], env=os.environ, cwd=Path())
+print(process.pid, *[server.process.pid for server in launching._servers.values()], flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_the_server_ends_with_its_pytest_and_its_children_go_on(tmp_path: Path) -> None:
+    done = ran(["-c", ALONE], tmp_path)
     assert done.returncode == -signal.SIGKILL, done.stderr
-    deadline = time.monotonic() + 60
-    while Path(f"/proc/{int(done.stdout)}/cmdline").exists():
-        if Path(f"/proc/{int(done.stdout)}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
-            break
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    child, server = map(int, done.stdout.split())
+    try:
+        deadline = time.monotonic() + 60
+        while runs(server):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        assert runs(child)
+    finally:
+        os.kill(child, signal.SIGKILL)
 
 
-def test_other_settings_that_imports_read_have_a_server_of_their_own() -> None:
-    now = launching.server_for(os.environ)
-    assert launching.server_for({**os.environ, "XPTRAIN_HOME": "a", "DIE": "b"}) is now
-    assert launching.server_for({**os.environ, "JAX_ENABLE_X64": "1"}) is not now
-    many = [launching.server_for({**os.environ, "JAX_ENABLE_X64": str(n)}) for n in range(2, 5)]
-    assert None in many
+def runs(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def test_other_settings_that_imports_read_have_a_server_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launching, "_servers", {})
+    monkeypatch.setattr(launching, "Server", dict)
+    first: Any = launching.server_for({"A": "1", "XPTRAIN_HOME": "a"})
+    assert first == {"A": "1"}
+    assert launching.server_for({"A": "1", "DIE": "b"}) is first
+    assert launching.server_for({"A": "1", "JAX_ENABLE_X64": "1"}) not in (first, None)
+    # More than that are not started.
+    assert launching.server_for({"A": "1", "JAX_ENABLE_X64": "0"}) is None
+    assert len(launching._servers) == launching.MOST_SERVERS
 
 
 TRAINED = """
