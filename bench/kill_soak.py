@@ -116,7 +116,7 @@ def main() -> None:
     began = time.monotonic()
     os.environ["KERAS_BACKEND"] = "jax"
     with tempfile.TemporaryDirectory(prefix="kill-soak-") as folder, ThreadPoolExecutor(2) as two:
-        lab = Lab(Path(folder))
+        lab = Lab(Path(folder), real=True)
 
         def straight(kind: tuple[str, str]) -> float:
             since = time.monotonic()

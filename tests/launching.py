@@ -201,10 +201,14 @@ def run(
 ) -> subprocess.CompletedProcess[str]:
     """Start a command and wait for its end; it is killed when it takes longer than `timeout` seconds."""
     with start(command, env=env, cwd=cwd, real=real) as process:
-        try:
-            out, errors = process.communicate(timeout=timeout)
-        except BaseException:
-            process.kill()
-            raise
-        assert process.returncode is not None
-        return subprocess.CompletedProcess(command, process.returncode, out, errors)
+        return finish(process, timeout)
+
+
+def finish(process: Process, timeout: float) -> subprocess.CompletedProcess[str]:
+    """Wait for a process and return what it said; it is killed when it takes longer."""
+    try:
+        out, errors = process.communicate(timeout=timeout)
+    except BaseException:
+        process.kill()
+        raise
+    return subprocess.CompletedProcess(process.args, process.wait(), out, errors)

@@ -26,32 +26,28 @@ class Lab:
 
     Args:
         home: XPTRAIN_HOME of all of them.
+        real: Whether each attempt is a new interpreter, no fork of one that has Keras imported.
     """
 
     home: Path
+    real: bool = False
 
     def train(
-        self,
-        key: str,
-        *arguments: str,
-        die: dict[str, Any] | None = None,
-        resume: bool = False,
-        real: bool = False,
+        self, key: str, *arguments: str, die: dict[str, Any] | None = None, resume: bool = False
     ) -> subprocess.CompletedProcess[str]:
-        """Run the script as one attempt, in a process of its own, to its end.
+        """Run the script as one attempt, in a process of its own, to its end."""
+        with self.start(key, *arguments, die=die, resume=resume) as process:
+            return launching.finish(process, PATIENCE_S)
 
-        Args:
-            key: The run's.
-            arguments: More of the script.
-            die: When it kills itself.
-            resume: Go on with the run.
-            real: Not a fork of a process that has Keras imported, see `tests.launching`.
-        """
+    def start(
+        self, key: str, *arguments: str, die: dict[str, Any] | None = None, resume: bool = False
+    ) -> launching.Process:
+        """Begin an attempt, and do not wait for it."""
         env = {**os.environ, "XPTRAIN_HOME": str(self.home), "DIE": json.dumps(die)}
         if resume:
             env["XPTRAIN_RESUME"] = key
         command = [sys.executable, str(SCRIPT), str(self.out(key)), "--key", key, *arguments]
-        return launching.run(command, env=env, cwd=self.home, timeout=PATIENCE_S, real=real)
+        return launching.start(command, env=env, cwd=self.home, real=self.real)
 
     def out(self, key: str) -> Path:
         return self.home / "out" / key
