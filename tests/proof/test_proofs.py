@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.cli.conftest import Shell
+from tests.cli.conftest import PATIENCE_S, Shell
 from xptrain.analysis.parting import receipts
 from xptrain.analysis.reading import Reading, read
+from xptrain.tracking import recorder
 from xptrain.tracking.folder import RunFolder
 
 TRAIN = str(Path(__file__).parent / "scripts" / "train.py")
@@ -43,6 +45,11 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Shell:
         ]
     for job in jobs:
         assert job.result().returncode == 0, job.result().stderr
+    # On a busy machine they deliver, and write to the run's folder, when the scripts are over.
+    deadline = time.monotonic() + PATIENCE_S
+    while any(recorder.lives(RunFolder(shell.home / "runs" / key)) for key in ("straight", "moved")):
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
     return shell
 
 
