@@ -17,7 +17,10 @@ import xptrain
 from tests.examples import X, Y, small
 from tests.recorded_runs import MadeRun, make_run
 from tests.session.conftest import Runs
-from xptrain.analysis.explain import NOTHING_RECORDED, Explanation
+from xptrain.analysis.causes import find as find_causes
+from xptrain.analysis.explain import Explanation
+from xptrain.analysis.judging import NOTHING_RECORDED
+from xptrain.analysis.parting import StateParting
 from xptrain.analysis.runs import find_run
 from xptrain.errors import RunNotFoundError, UsageError
 from xptrain.session import identity, life
@@ -219,6 +222,52 @@ def test_a_fault_that_is_only_recorded_is_named_first(parted: Path, isolated_hom
     assert first_cause(xptrain.explain("other", "base")) == fault.strip()
 
 
+def wider(units: int) -> Any:
+    import keras
+
+    model = keras.Sequential([keras.Input((4,)), *[keras.layers.Dense(3) for _ in range(units)]])
+    model.add(keras.layers.Dense(1))
+    model.compile(keras.optimizers.Adam(0.05), "mse", metrics=["mae"])
+    return model
+
+
+@pytest.mark.parametrize("in_config", [True, False])
+def test_another_model_comes_before_what_follows_from_it(trained: Trained, in_config: bool) -> None:
+    for layers in (1, 3):
+        config = {"rate": 0.05, **({"layers": layers} if in_config else {})}
+        trained.fit(f"deep{layers}", model=lambda n=layers: wider(n), settings={"config": config})
+    found = xptrain.explain("deep3", "deep1")
+    assert first_cause(found) == ("config" if in_config else "model"), str(found)
+    assert len(found.causes) == 1
+    assert "layers" in str(found.causes[0])
+    follows = {cause.kind: cause for cause in found.consequences}
+    # The digest of all shardings differs since there are other variables; nobody needs all of it.
+    assert {"topology", "program", "weights"} <= follows.keys()
+    assert all(len(value) == 12 for d in follows["topology"].differences for value in (d.before, d.after))
+
+
+def test_another_layout_is_a_cause_of_its_own() -> None:
+    def manifest(axis: str, *keys: str) -> dict[str, Any]:
+        layout = {"mesh": {"batch": 2}, "spec": [axis]}
+        variables = [{"key": key, "sharding": layout} for key in keys]
+        digest = {"mesh": {}, "devices": 2, "digest": f"{axis}{len(keys)}"}
+        return {"model": {"layers": len(keys)}, "topology": digest, "variables": variables}
+
+    moved = find_causes(manifest("batch", "a", "b"), manifest("model", "a"))
+    assert [cause.kind for cause in moved.causes] == ["model", "topology"]
+    alike = find_causes(manifest("batch", "a", "b"), manifest("batch", "a"))
+    assert [cause.kind for cause in alike.causes] == ["model"]
+    assert [cause.kind for cause in alike.consequences] == ["topology"]
+
+
+def test_as_many_tensors_are_counted_as_are_named() -> None:
+    leaves, only = tuple(f"model/{n}" for n in range(6)), tuple(f"optimizer/{n}" for n in range(6))
+    state = StateParting(0, leaves, 24, only)
+    assert state.counted == "12 of 30 tensors (6 in one run only)"
+    assert len(state.named(99).split(", ")) == 12
+    assert StateParting(0, leaves, 24).counted == "6 of 24 tensors"
+
+
 def test_the_first_state_and_the_first_value_are_found(trained: Trained) -> None:
     trained.fit("other", shuffle=False)
     found = xptrain.explain("base", "other")
@@ -342,7 +391,11 @@ def test_a_later_attempt_counts_only_when_it_began_before_the_runs_parted(
         run.attempt(2).tell(("tags", {"values": {"xptrain.attempt.2.from_step": str(start)}}))
         found = xptrain.explain("base", "other")
         assert first_cause(found) == kind, start
-        assert any("jaxlib" in d.name for d in found.others) is bool(start)
+        assert any("jaxlib" in d.name for each in found.within for d in each.differences) is bool(start)
+        assert found.causes[0].run == ("" if start else "other")
+        # What a run changed is not mixed with what differs between the runs.
+        assert not any("jaxlib" in d.name for d in found.others)
+    assert [(each.run, each.where) for each in found.within] == [("other", "attempt 2, from step 10")]
     assert found.causes[0].where == ""
 
 

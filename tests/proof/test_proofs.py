@@ -92,6 +92,8 @@ def test_explain_replay_says_that_a_run_does_not_repeat_itself(lab: Shell) -> No
     found = lab.json("explain", "straight", "moved", "--replay", "--yes")
     assert (found["last_equal_step"], found["first_different_state"]["step"]) == (12, 15)
     assert (found["replayed"]["state"], found["replayed"]["unlike_record"]) == (None, ["moved"])
+    # The replays do not say where the records part: their range stays.
+    assert found["headline"] == "the runs part after step 12 and by step 15"
 
 
 def test_a_fork_goes_on_exactly_and_takes_from_the_config_what_it_sets(lab: Shell) -> None:
@@ -119,6 +121,7 @@ def test_a_fork_goes_on_exactly_and_takes_from_the_config_what_it_sets(lab: Shel
     found = lab.json("explain", "straight", "slow", "--replay")
     assert (found["last_equal_step"], found["first_different_state"]["step"]) == (12, 15)
     assert (found["causes"][0]["kind"], found["replayed"]["state"]["step"]) == ("config", 13)
+    assert found["headline"] == "the runs part at step 13 (trained again, equal up to step 12)"
     # Its own script still says 0.01; a fork is verified, and resumed, with its own config.
     assert lab.xptrain("verify", "slow").returncode == 0
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from xptrain.provenance.diff.code import compare_code
 from xptrain.provenance.diff.compare import compare
 from xptrain.provenance.diff.difference import Difference
+from xptrain.provenance.diff.place import SHARDING
 from xptrain.provenance.diff.text import items, show
 
 Record = Mapping[str, Any]
@@ -28,8 +30,8 @@ TITLES: Final[Mapping[str, str]] = {
     "settings": "the settings of JAX or Keras",
     "environment": "the environment",
     "devices": "the machine or its devices",
-    "topology": "the layout over devices",
     "model": "the model or its optimizer",
+    "topology": "the layout over devices",
     "program": "the compiled train step",
     "weights": "the initial weights",
     "hazards": "a known hazard",
@@ -75,6 +77,8 @@ class Cause:
         differences: What differs; first value, second value.
         since: Train step from which on it could have had an effect.
         where: The later attempt or fit with which it came; empty for the start of the runs.
+        run: Key of the run that changed between two of its attempts: then the values are those of the earlier
+            attempt and of the later one. Empty for what differs between the runs.
         perhaps: True when it moves bits only under conditions that are not recorded.
     """
 
@@ -83,13 +87,20 @@ class Cause:
     differences: tuple[Difference, ...] = ()
     since: int = 0
     where: str = ""
+    run: str = ""
     perhaps: bool = False
 
     def __str__(self) -> str:
         shown = "; ".join(text_of(difference) for difference in self.differences[:3])
         more = f" and {len(self.differences) - 3} more" if len(self.differences) > 3 else ""
-        where = f" ({self.where})" if self.where else ""
+        place = self.place
+        where = f" ({place})" if place else ""
         return f"{'perhaps ' if self.perhaps else ''}{self.title}{where}{': ' if shown else ''}{shown}{more}"
+
+    @property
+    def place(self) -> str:
+        """Where it came, in words; empty for the start of the runs."""
+        return f"within {self.run}: {self.where}" if self.run else self.where
 
 
 @dataclass(frozen=True)
@@ -102,6 +113,8 @@ class Found:
         consequences: What follows from a cause, as a rule.
         others: What moves no bits.
         unread: Sections that could not be compared.
+        where: The later attempt or fit that was compared; empty for the start of the runs.
+        run: Key of the run whose attempts were compared; empty for the two runs.
     """
 
     causes: tuple[Cause, ...] = ()
@@ -109,6 +122,8 @@ class Found:
     consequences: tuple[Cause, ...] = ()
     others: tuple[Difference, ...] = ()
     unread: tuple[str, ...] = ()
+    where: str = ""
+    run: str = ""
 
 
 def text_of(difference: Difference) -> str:
@@ -125,7 +140,12 @@ def text_of(difference: Difference) -> str:
 
 
 def find(
-    first: Record, second: Record, weights: Sequence[str] = (), since: int = 0, where: str = ""
+    first: Record,
+    second: Record,
+    weights: Sequence[str] = (),
+    since: int = 0,
+    where: str = "",
+    run: str = "",
 ) -> Found:
     """Compare two manifests and sort what differs into causes and consequences.
 
@@ -135,6 +155,7 @@ def find(
         weights: Keys of initial variables that differ.
         since: Train step from which on these manifests held.
         where: Attempt or fit that they belong to.
+        run: The run, when both are of its attempts.
 
     Returns:
         The causes, the likeliest first: what cannot be a consequence of another difference.
@@ -153,10 +174,11 @@ def find(
     if edited and moving.get("program"):
         moving["code"] = edited
     moving = {kind: found for kind, found in moving.items() if found}
-    causes, consequences = _sort(moving, since, where)
+    make = partial(_cause, since=since, where=where, run=run)
+    causes, consequences = _sort(moving, make, _lie_alike(first, second))
     weak = {kind: [d for d in kinds.get(kind, []) if not _moves(d)] for kind in _PERHAPS}
     weak["code"] = [d for d in edited if d not in moving.get("code", [])]
-    perhaps = [_cause(kind, found, since, where, perhaps=True) for kind, found in weak.items() if found]
+    perhaps = [make(kind, found, perhaps=True) for kind, found in weak.items() if found]
     named = [d for cause in (*causes, *perhaps) for d in cause.differences]
     return Found(
         tuple(causes),
@@ -164,6 +186,8 @@ def find(
         tuple(consequences),
         tuple(d for d in others if d not in named),
         tuple(unread),
+        where,
+        run,
     )
 
 
@@ -219,16 +243,37 @@ def _moves(difference: Difference) -> bool:
     return difference.severity == "refuse" and difference.category != "epochs"
 
 
-def _sort(moving: Mapping[str, list[Difference]], since: int, where: str) -> tuple[list[Cause], list[Cause]]:
+def _lie_alike(first: Record, second: Record) -> bool:
+    """Tell whether two models differ in their variables, and those that both have lie alike on the devices.
+
+    The digest of all shardings differs then, too, but nobody changed the layout.
+    """
+    try:
+        old, new = ({v["key"]: v["sharding"] for v in side["variables"]} for side in (first, second))
+    except (KeyError, TypeError):
+        return False
+    both = old.keys() & new.keys()
+    parts = ("mesh", "spec")
+    return old.keys() != new.keys() and all(old[k].get(p) == new[k].get(p) for k in both for p in parts)
+
+
+def _sort(
+    moving: Mapping[str, list[Difference]], make: Callable[..., Cause], lie_alike: bool
+) -> tuple[list[Cause], list[Cause]]:
     causes, consequences = [], []
+    # Which variables there are follows from the model, and the model from these.
+    lie_alike = lie_alike and not moving.keys().isdisjoint({"model", *_FOLLOWS["model"]})
     for kind in sorted(moving, key=_RANK.__getitem__):
         earlier = [d for other, found in moving.items() if _RANK[other] < _RANK[kind] for d in found]
         roots = _FOLLOWS.get(kind, frozenset()) & moving.keys()
-        follows = [bool(roots) or _echoes(kind, d, earlier, moving) for d in moving[kind]]
+        follows = [
+            bool(roots) or _echoes(kind, d, earlier, moving) or (lie_alike and d.name == SHARDING)
+            for d in moving[kind]
+        ]
         own = [d for d, is_echo in zip(moving[kind], follows, strict=True) if not is_echo]
         echo = [d for d, is_echo in zip(moving[kind], follows, strict=True) if is_echo]
-        causes += [_cause(kind, own, since, where)] if own else []
-        consequences += [_cause(kind, echo, since, where)] if echo else []
+        causes += [make(kind, own)] if own else []
+        consequences += [make(kind, echo)] if echo else []
     return causes, consequences
 
 
@@ -262,6 +307,6 @@ def _close(first: str, second: str) -> bool:
 
 
 def _cause(
-    kind: str, differences: Sequence[Difference], since: int, where: str, perhaps: bool = False
+    kind: str, differences: Sequence[Difference], *, since: int, where: str, run: str, perhaps: bool = False
 ) -> Cause:
-    return Cause(kind, TITLES[kind], tuple(differences), since, where, perhaps)
+    return Cause(kind, TITLES[kind], tuple(differences), since, where, run, perhaps)

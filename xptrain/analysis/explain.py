@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import count, pairwise
-from typing import Any, Final
+from typing import Any
 
 from xptrain.analysis.causes import Cause, Found, find, text_of
+from xptrain.analysis.judging import judge
 from xptrain.analysis.parting import Parting, ledger_notes, part, receipts
 from xptrain.analysis.reading import Reading, read
 from xptrain.analysis.runs import Home, find_run
@@ -16,9 +17,22 @@ from xptrain.provenance.diff.difference import Difference
 from xptrain.provenance.sharding import initial_digests
 from xptrain.session.manifests import Manifests
 
-MOST_CAUSES: Final = 3
-NOTHING_RECORDED: Final = "nothing recorded differs; likely nondeterminism or something not captured"
 Manifest = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Within:
+    """What changed between two attempts of one run, and is no cause of anything.
+
+    Args:
+        run: Key of the run.
+        where: The later attempt, and the step that it went on from.
+        differences: What differs; the earlier attempt's value, the later one's.
+    """
+
+    run: str
+    where: str
+    differences: tuple[Difference, ...]
 
 
 @dataclass(frozen=True)
@@ -33,6 +47,7 @@ class Explanation:
         causes: Likely causes, the likeliest first, at most three. Empty while the runs are equal.
         consequences: Differences that follow from a cause, as a rule.
         others: Recorded differences that are no cause here.
+        within: What changed between two attempts of one run, and is no cause here.
         grades: The grade of each run.
         hazards: Known hazards of each run.
         notes: What could not be read or compared, in words.
@@ -47,6 +62,7 @@ class Explanation:
     grades: tuple[str, str]
     hazards: tuple[tuple[str, ...], tuple[str, ...]]
     notes: tuple[str, ...]
+    within: tuple[Within, ...] = ()
 
     def __str__(self) -> str:
         lines = [self.headline]
@@ -87,6 +103,7 @@ class Explanation:
             "causes": [_cause_json(cause) for cause in self.causes],
             "consequences": [_cause_json(cause) for cause in self.consequences],
             "others": [asdict(difference) for difference in self.others],
+            "within": [asdict(within) for within in self.within],
             "grades": dict(zip(self.runs, self.grades, strict=True)),
             "hazards": dict(zip(self.runs, map(list, self.hazards), strict=True)),
             "notes": list(self.notes),
@@ -135,17 +152,18 @@ def explain(a: Any, b: Any, home: Home = None) -> Explanation:
     for each in found:
         notes += [f"the manifests' section on {kind} cannot be compared" for kind in each.unread]
     equal = False if parting.parted else True if parting.states else None
-    causes, consequences, others = _judge(found, parting)
+    causes, consequences, rest = judge(found, parting)
     return Explanation(
         runs=(folders[0].key, folders[1].key),
         equal=equal,
         parting=parting,
         causes=causes,
         consequences=consequences,
-        others=others,
+        others=rest.pop(("", ""), ()),
         grades=(_grade(readings[0]), _grade(readings[1])),
         hazards=(_hazards(starts[0]), _hazards(starts[1])),
         notes=tuple(dict.fromkeys(notes)),
+        within=tuple(Within(*place, differences) for place, differences in rest.items()),
     )
 
 
@@ -246,50 +264,9 @@ def _later_fits(recorded: Sequence[_Recorded], readings: tuple[Reading, Reading]
 def _later_attempts(recorded: Sequence[_Recorded]) -> Iterator[Found]:
     for side in recorded:
         for (_, before), (number, after) in pairwise(sorted(side.attempts.items())):
-            where = f"attempt {number} of {side.key}, from step {side.from_step.get(number, 0)}"
-            yield find(before, after, since=side.from_step.get(number, 0), where=where)
-
-
-def _judge(
-    found: Sequence[Found], parting: Parting
-) -> tuple[tuple[Cause, ...], tuple[Cause, ...], tuple[Difference, ...]]:
-    """Choose the causes: what held before the runs parted, and had not been without effect for long."""
-    causes = [cause for each in found for cause in each.causes]
-    perhaps = [cause for each in found for cause in each.perhaps]
-    consequences = [cause for each in found for cause in each.consequences]
-    others = [difference for each in found for difference in each.others]
-    if not parting.parted:
-        idle = [d for cause in (*causes, *perhaps, *consequences) for d in cause.differences]
-        return (), (), tuple(dict.fromkeys([*idle, *others]))
-    late = [cause for cause in (*causes, *perhaps) if _too_late(cause, parting)]
-    # `sorted` is stable: among those of one place the likeliest stays first.
-    strong = sorted((c for c in causes if c not in late), key=lambda cause: _idle(cause, parting))
-    weak = sorted((c for c in perhaps if c not in late), key=lambda cause: _idle(cause, parting))
-    named = strong or weak or [_first_step(parting) or Cause("unknown", NOTHING_RECORDED)]
-    unnamed = [*named[MOST_CAUSES:], *(weak if strong else ()), *late]
-    rest = [difference for cause in unnamed for difference in cause.differences]
-    kept = tuple(c for c in consequences if not _too_late(c, parting))
-    return tuple(named[:MOST_CAUSES]), kept, tuple(dict.fromkeys([*rest, *others]))
-
-
-def _too_late(cause: Cause, parting: Parting) -> bool:
-    """Tell whether the runs had parted before a difference came."""
-    return parting.by_step is not None and cause.since > 0 and cause.since >= parting.by_step
-
-
-def _idle(cause: Cause, parting: Parting) -> bool:
-    """Tell whether the runs went on being equal although a difference was there."""
-    return cause.since < (parting.last_equal or 0)
-
-
-def _first_step(parting: Parting) -> Cause | None:
-    """Return the initial weights as a cause when the very first loss differs and they are not recorded."""
-    point = parting.point
-    is_first = point is not None and point.metric.startswith("batch/") and point.step == 1
-    if parting.initial_known or not is_first:
-        return None
-    why = "no digests of them are recorded, and values differ in the very first step"
-    return Cause("weights", "the initial weights", (Difference("config", why, "", "", "tell"),), perhaps=True)
+            since = side.from_step.get(number, 0)
+            where = f"attempt {number}, from step {since}"
+            yield find(before, after, since=since, where=where, run=side.key)
 
 
 def _notes(reading: Reading) -> list[str]:
@@ -314,5 +291,6 @@ def _hazards(manifest: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _cause_json(cause: Cause) -> dict[str, Any]:
     text = {"kind": cause.kind, "text": str(cause), "since_step": cause.since, "where": cause.where}
+    text |= {"within": cause.run or None}
     differences = [{**asdict(d), "text": text_of(d)} for d in cause.differences]
     return {**text, "perhaps": cause.perhaps, "differences": differences}

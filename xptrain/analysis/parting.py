@@ -36,6 +36,13 @@ class StateParting:
     compared: int
     only: tuple[str, ...] = ()
 
+    @property
+    def counted(self) -> str:
+        """How many tensors differ, in words; those that one of the two lacks are among them."""
+        differing, known = len(self.leaves) + len(self.only), self.compared + len(self.only)
+        lacking = f" ({len(self.only)} in one run only)" if self.only else ""
+        return f"{differing} of {known} tensors{lacking}"
+
     def named(self, most: int) -> str:
         """Return in words which tensors differ, the model's own first: what an optimizer holds follows.
 

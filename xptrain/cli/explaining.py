@@ -52,16 +52,17 @@ def explain_runs(
     found = explain(folders[0].key, folders[1].key, home=home())
     readings = (read(folders[0]), read(folders[1]))
     narrowed = _narrow(readings, found, allow, yes) if replay else None
+    headline = (narrowed and narrowed.headline) or found.headline
     if as_json:
         more = {} if narrowed is None else {"replayed": asdict(narrowed)}
-        console.print_json({**found.to_json(), **more})
+        console.print_json({**found.to_json(), "headline": headline, **more})
     else:
         out = console.out()
         for reading in readings:
             name = console.label(reading.info.experiment, reading.info.name, reading.info.key)
             title = Text(f"{name}  ") + Text(reading.info.key, "bold") + "  "
             out.print(title + console.status(reading.status) + f"  {reading.step} steps")
-        _print(found)
+        _print(found, headline)
         if narrowed is not None:
             _section("Trained again", _trained_again(found.runs, narrowed))
     settle(readings)
@@ -71,12 +72,14 @@ def explain_runs(
 def _narrow(
     readings: tuple[Reading, Reading], found: Explanation, allow: Sequence[str], yes: bool
 ) -> Narrowed | None:
+    state = found.parting.state
+    if state is None or state.step == 0:
+        why = "no two recorded states differ" if state is None else "they differ before the first step"
+        console.err().print(f"nothing to train again: {why}", style="dim")
+        return None
     if not yes:
         for reading in readings:
             ask(reading, recorded(reading))
-    if found.parting.state is None:
-        console.err().print("nothing to train again: no two recorded states differ", style="dim")
-        return None
     console.err().print("both runs are trained again, step by step, from where they were equal", style="dim")
     return narrow(readings, found.parting, allow=check_allow(allow), yes=True)
 
@@ -95,10 +98,10 @@ def _trained_again(keys: tuple[str, str], found: Narrowed) -> dict[str, Any]:
     return rows
 
 
-def _print(found: Explanation) -> None:
+def _print(found: Explanation, headline: str) -> None:
     out = console.out()
     out.print()
-    out.print(Text(_sentence(found.headline), "green" if found.equal else "bold"))
+    out.print(Text(_sentence(headline), "green" if found.equal else "bold"))
     if found.causes:
         style = "yellow" if found.causes[0].kind == "unknown" else "bold red"
         out.print(Text("Likely cause: ") + Text(found.causes[0].title, style))
@@ -106,10 +109,16 @@ def _print(found: Explanation) -> None:
     if rows := _where(found.runs, found.parting):
         _section("Where they part", rows)
     if found.consequences:
-        _section("What follows from it, as a rule", {c.title: _shown(c) for c in found.consequences})
+        rows = {f"{c.title}{f', {c.place}' if c.place else ''}": _shown(c) for c in found.consequences}
+        _section("What follows from it, as a rule", rows)
     if found.others:
         texts = [text_of(difference) for difference in found.others]
         title = "Also different, but no cause" if found.causes else "Different, without effect so far"
+        _lines(title, [*texts[:_MOST_OTHERS], *_more(texts, _MOST_OTHERS)])
+    for within in found.within:
+        texts = [text_of(difference) for difference in within.differences]
+        fate = "no cause" if found.causes else "without effect so far"
+        title = f"Changed within {within.run} at {within.where}: {fate}"
         _lines(title, [*texts[:_MOST_OTHERS], *_more(texts, _MOST_OTHERS)])
     if found.causes and found.causes[0].kind == "unknown":
         for key, grade, hazards in zip(found.runs, found.grades, found.hazards, strict=True):
@@ -126,9 +135,13 @@ def _print_causes(found: Explanation) -> None:
         column.no_wrap, column.overflow = False, "fold"
     for number, cause in enumerate(found.causes, 1):
         title = f"{number}  {'perhaps ' if cause.perhaps else ''}{cause.title}"
-        table.add_row(Text(title, "bold") + Text(f"  {cause.where}" if cause.where else "", "dim"))
+        table.add_row(Text(title, "bold") + Text(f"  {cause.place}" if cause.place else "", "dim"))
         for difference in cause.differences[:_MOST_NAMES]:
-            table.add_row(Text(f"   {difference.name}", "dim"), difference.before, difference.after)
+            values = [difference.before, difference.after]
+            if cause.run:
+                # Both values are of one run, and stand in its column.
+                values = [" -> ".join(filter(None, values)) if key == cause.run else "" for key in found.runs]
+            table.add_row(Text(f"   {difference.name}", "dim"), *values)
             if difference.note:
                 table.add_row(Text(f"     {difference.note}", "dim"))
         for line in _more(cause.differences, _MOST_NAMES):
@@ -159,7 +172,7 @@ def _where(keys: tuple[str, str], parting: Parting) -> dict[str, Any]:
 
 
 def _tensors(state: StateParting) -> str:
-    return f"step {state.step}: {len(state.leaves)} of {state.compared} tensors: {state.named(_MOST_NAMES)}"
+    return f"step {state.step}: {state.counted}: {state.named(_MOST_NAMES)}"
 
 
 def _shown(cause: Cause) -> str:

@@ -27,6 +27,14 @@ class Narrowed:
     state: StateParting | None
     unlike_record: tuple[str, ...]
 
+    @property
+    def headline(self) -> str | None:
+        """One sentence with the very step; None when the replays do not say where the records part."""
+        if self.state is None or self.unlike_record:
+            return None
+        equal = "" if self.last_equal is None else f", equal up to step {self.last_equal}"
+        return f"the runs part at step {self.state.step} (trained again{equal})"
+
 
 def narrow(
     readings: tuple[Reading, Reading], parting: Parting, *, allow: Collection[str] = (), yes: bool = False
