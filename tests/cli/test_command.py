@@ -6,6 +6,8 @@ import json
 import os
 import shutil
 import signal
+import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -164,3 +166,39 @@ def test_a_read_only_checkpoint_folder(
         folder.chmod(0o755)
     assert done.returncode == 6, done.stderr
     assert "cannot be used" in done.stderr
+
+
+SLEEPS = """
+import pathlib, time
+pathlib.Path("began").touch()
+time.sleep(300)
+"""
+
+
+def test_ctrl_c_ends_a_replay_in_one_line(shell: Shell, script: Path, dead: Callable[..., MadeRun]) -> None:
+    dead()
+    script.write_text(SLEEPS)
+    command = subprocess.Popen(
+        [*XPTRAIN, "verify", "aaaa", "--all"],
+        cwd=shell.folder,
+        env={**os.environ, "XPTRAIN_HOME": str(shell.home)},
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        deadline = time.monotonic() + 120
+        while not (shell.folder / "began").exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        # As a terminal does it: the whole group hears it, the script too.
+        os.killpg(command.pid, signal.SIGINT)
+        said = command.communicate(timeout=60)[1]
+    finally:
+        command.kill()
+    assert command.returncode == 130, said
+    assert said.splitlines()[-1] == "xptrain: interrupted"
+    assert "Traceback" not in said
+    # Nothing is left of it, neither folder nor process.
+    assert not list(shell.home.glob("replay-*"))
+    with pytest.raises(ProcessLookupError):
+        os.killpg(command.pid, 0)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -283,7 +283,17 @@ def main() -> None:
             print(f"xptrain: {error}", file=sys.stderr)
         sys.exit(1)
     except KeyboardInterrupt:
-        sys.exit(EXIT_INTERRUPTED)
+        _end_interrupted()
+    except SystemExit as end:
+        # Typer's words for Ctrl-C.
+        if end.code == EXIT_INTERRUPTED:
+            _end_interrupted()
+        raise
+
+
+def _end_interrupted() -> NoReturn:
+    print("xptrain: interrupted", file=sys.stderr)
+    sys.exit(EXIT_INTERRUPTED)
 
 
 if __name__ == "__main__":

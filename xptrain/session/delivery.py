@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from xptrain.session.readable import say
+from xptrain.session.readable import say, told
 from xptrain.tracking import recorder
 from xptrain.tracking.folder import RunFolder
 
@@ -38,12 +38,21 @@ class Delivery:
             recorder.ensure(self._folder, self._uri)
 
     def wait(self) -> None:
-        """Give the recorder a moment to deliver the end of the journal, and say when that was too short."""
+        """Give the recorder a moment to deliver the end of the journal, and say when that was too short.
+
+        Raises:
+            KeyboardInterrupt: Ctrl-C ended the wait; the run has ended before, and is whole.
+        """
         if not self._is_on:
             return
-        self.keep()
-        if not self._folder.wait_delivered(self._folder.journal.stat().st_size, _PATIENCE_S):
-            say(
-                f"run {self._folder.key}: the tracking store does not have everything yet; the recorder goes "
-                "on, and `xptrain sync` delivers what is left"
-            )
+        try:
+            self.keep()
+            if not self._folder.wait_delivered(self._folder.journal.stat().st_size, _PATIENCE_S):
+                self._say("the tracking store does not have everything yet")
+        except KeyboardInterrupt as interrupt:
+            self._say("has ended; Ctrl-C ended the wait for the tracking store")
+            raise told(interrupt) from None
+
+    def _say(self, what: str) -> None:
+        rest = "the recorder goes on, and `xptrain sync` delivers what is left"
+        say(f"run {self._folder.key}: {what}; {rest}")

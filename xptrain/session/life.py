@@ -267,11 +267,12 @@ class Life(Recorded):
         self.refused = refusal(self, error)
         try:
             self.finish(status, reason)
-        except (XptrainError, Preempted) as failure:
+        except (XptrainError, Preempted, KeyboardInterrupt) as failure:
             if error is None:
                 raise
             # The user's own error goes first; this one must not hide it.
-            readable.say(failure.reason if isinstance(failure, Preempted) else str(failure))
+            if not isinstance(failure, KeyboardInterrupt):
+                readable.say(failure.reason if isinstance(failure, Preempted) else str(failure))
 
     @property
     def key(self) -> str:
@@ -330,3 +331,6 @@ class Life(Recorded):
             self.finish(status, reason)
         except XptrainError as error:
             readable.say(str(error))
+        except KeyboardInterrupt:
+            # Of a wait that said so itself; the process ends anyway.
+            return

@@ -13,7 +13,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from xptrain.errors import UsageError
-from xptrain.session.readable import say
+from xptrain.session.readable import say, told
 from xptrain.session.watchdog import Watchdog
 
 if TYPE_CHECKING:
@@ -169,7 +169,7 @@ class Preemption:
             self._owed = error
             signal.pthread_kill(threading.main_thread().ident or 0, self._signal)
             raise self._error(what)
-        raise error
+        raise told(error)
 
     def repeat(self, number: int) -> None:
         """Send a signal again, to the main thread, unless that has heard it.
@@ -188,7 +188,7 @@ class Preemption:
 
     def say_stopped(self) -> None:
         """Tell the user where the run was stopped, now that this is saved."""
-        if self._stopped_after:
+        if self._stopped_after and self._run.replay is None:
             key = self._run.key
             say(f"run {key}: stopped after step {self._stopped_after}, saved; `xptrain resume {key}` goes on")
 
@@ -223,6 +223,9 @@ class Preemption:
         self._signal = signal.Signals(number)
         if not again and self._active:
             self.stopping = True
+            if self._run.replay is not None:
+                # Nothing is saved, and whoever started the replay says how it ended.
+                return
             # What it interrupts may be a print of the user's own.
             with suppress(RuntimeError):
                 say(f"{self._signal.name}: stopping after this step, and saving; once more stops at once")

@@ -14,13 +14,14 @@ from xptrain.errors import XptrainError
 _installed = False
 _PACKAGE = str(Path(__file__).resolve().parents[1])
 _STANDARD = sysconfig.get_path("stdlib")
+_TOLD = "_xptrain_told"
 
 
 def install() -> None:
     """Show uncaught `XptrainError`s without a traceback and exit with their code.
 
-    Set XPTRAIN_TRACEBACK=1 to see the traceback. Every other exception is shown as before. At Python's prompt
-    an error ends nothing.
+    A Ctrl-C that `told` marked is one line, too. Set XPTRAIN_TRACEBACK=1 to see the traceback. Every other
+    exception is shown as before. At Python's prompt an error ends nothing.
     """
     global _installed
     if _installed:
@@ -29,6 +30,10 @@ def install() -> None:
     before = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if getattr(error, _TOLD, False) and not os.environ.get("XPTRAIN_TRACEBACK"):
+            # Python itself ends the process by the signal then, as shells expect.
+            print(kind.__name__, file=sys.stderr, flush=True)
+            return
         if not isinstance(error, XptrainError):
             before(kind, error, trace)
             return
@@ -51,6 +56,12 @@ def _place(trace: TracebackType | None) -> str:
 
 def _is_library(file: str) -> bool:
     return file.startswith((_PACKAGE, "<", _STANDARD)) or "site-packages" in file
+
+
+def told(error: BaseException) -> BaseException:
+    """Return an exception of which the user was told; its traceback would only show our own loop."""
+    setattr(error, _TOLD, True)
+    return error
 
 
 def say(text: str) -> None:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from threading import current_thread, main_thread
+from typing import Any, Final
 
 from xptrain.analysis.copies import lay_out
 from xptrain.analysis.parting import Points, points_of
@@ -36,6 +38,7 @@ _ERRORS: Final = {
     for kind in (UsageError, RunNotFoundError, RunLiveError, InexactError, CheckpointError, TrackerError)
 }
 _TAIL: Final = 12
+_GRACE_S: Final = 10.0
 
 
 @dataclass(frozen=True)
@@ -142,9 +145,7 @@ def start_process(
     with log.open("wb") as file:
         sys.stderr.flush()
         output = file if quiet else 2
-        code = subprocess.run(
-            [*command], cwd=cwd, env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=output, check=False
-        ).returncode
+        code = _wait([*command], cwd=cwd, env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
     if code == -9 and orders.kill:
         return time.monotonic() - began
     if code:
@@ -156,6 +157,30 @@ def start_process(
             remedy = "what may differ from the recorded run is named with --allow"
         raise _ERRORS.get(code, XptrainError)(what, found=f"exit code {code}: {said}", remedy=remedy)
     return time.monotonic() - began
+
+
+def _wait(command: Sequence[str], **more: Any) -> int:
+    """Run a command to its end and return its exit code; when this process is interrupted, end it first."""
+    mine = signal.getsignal(signal.SIGINT) if current_thread() is main_thread() else None
+    if mine is not None:
+        # Ctrl-C reaches every process of the terminal; what it means is decided, and said, here alone.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        child = subprocess.Popen(command, **more)
+    finally:
+        if mine is not None:
+            signal.signal(signal.SIGINT, mine)
+    try:
+        return child.wait()
+    except BaseException:
+        # So that the script ends what it has started itself, such as a loader's workers.
+        child.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            child.wait(_GRACE_S)
+        raise
+    finally:
+        child.kill()
+        child.wait()
 
 
 @contextmanager
