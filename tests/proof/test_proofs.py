@@ -132,10 +132,21 @@ def test_forks_that_cannot_be(lab: Shell) -> None:
         (("--step", "12", "--set", "rte=1"), 2, "rate, width"),
         (("--step", "12", "--set", "rate=fast"), 2, "a value like 0.01"),
         (("--step", "12", "--key", "moved"), 2, "exists"),
+        (("--step", "12", "--key", "../../oops"), 2, "the key cannot be used"),
+        # Its own script does not take this, and ends before it opens a run.
+        (("--step", "12", "--key", "never", "--", "--nonsense"), 2, "unrecognized arguments"),
     ):
         done = lab.xptrain("fork", "straight", *arguments)
         assert done.returncode == code, done.stderr
         assert text in done.stderr
+        assert ("a fork of run" in done.stderr) == ("--nonsense" in arguments)
+    # What was prepared for that goes with the next one.
+    assert (lab.home / "forks" / "never" / "run.json").is_file()
+    assert (
+        lab.xptrain("fork", "straight", "--step", "12", "--key", "never", "--", "--nonsense").returncode == 2
+    )
+    assert lab.xptrain("fork", "straight", "--step", "12", "--key", "moved").returncode == 2
+    assert not list((lab.home / "forks").iterdir())
     assert not [path for path in (lab.home / "runs").iterdir() if path.name not in RUNS]
 
 

@@ -53,7 +53,7 @@ def _lay_out_one(reading: Reading, home: Path, at: Receipt | None) -> RunFolder:
         shutil.copytree(manifests, target.path / "manifest")
     if reading.run_id is not None:
         target.acknowledge(Delivered(run_id=reading.run_id))
-    copy_checkpoints(reading, target, at)
+    copy_checkpoints(reading, Path(info.checkpoint_dir), at)
     return target
 
 
@@ -65,25 +65,25 @@ def make_run(target: RunFolder, info: RunInfo) -> None:
         info: Its identity.
     """
     target.artifacts.mkdir(parents=True)
-    Path(info.checkpoint_dir).mkdir(parents=True, exist_ok=True)
     info.write(target.run_json)
 
 
-def copy_checkpoints(reading: Reading, target: RunFolder, at: Receipt | None) -> None:
+def copy_checkpoints(reading: Reading, place: Path, at: Receipt | None) -> None:
     """Copy a checkpoint, and the last ones of the fits before it, with their lines of the ledger.
 
     Args:
         reading: The run.
-        target: The folder of the copy, with its identity.
+        place: The checkpoint folder of the copy.
         at: The checkpoint; nothing is copied for None.
 
     Raises:
         CheckpointNotFoundError: One of them is not there.
     """
+    place.mkdir(parents=True, exist_ok=True)
     if at is None:
         return
     steps = {at.step} | {r.step for r in reading.receipts if r.cursor.done and r.cursor.fit < at.cursor.fit}
-    source, place = reading.checkpoints, Path(target.info.checkpoint_dir)
+    source = reading.checkpoints
     for step in sorted(steps):
         try:
             shutil.copytree(source.folder_of(step), place / step_name(step), copy_function=_link)

@@ -1,8 +1,13 @@
-"""Forks: a new run from a checkpoint of another one, with a changed config."""
+"""Forks: a new run from a checkpoint of another one, with a changed config.
+
+A fork is prepared beside the runs, and becomes one when its script opens it (`session/forked.py`): a script that
+fails before that leaves no run.
+"""
 
 from __future__ import annotations
 
 import json
+import shutil
 import socket
 from collections.abc import Mapping
 from dataclasses import asdict, replace
@@ -12,16 +17,46 @@ from typing import Any
 from xptrain.analysis.copies import copy_checkpoints, make_run
 from xptrain.analysis.reading import Reading
 from xptrain.checkpoint.receipts import Receipt
-from xptrain.errors import CheckpointNotFoundError, UsageError
+from xptrain.errors import CheckpointNotFoundError, TrackerError, UsageError
 from xptrain.provenance.sharding import initial_digests
-from xptrain.session.forked import Fork, changed
+from xptrain.session.forked import Fork, changed, prepared
 from xptrain.session.opening import user_name
+from xptrain.session.settings import check_key
+from xptrain.tracking import processes
 from xptrain.tracking.durable import now_ms
 from xptrain.tracking.folder import RunFolder, new_key
 
 
+def check(reading: Reading, step: int, key: str | None) -> None:
+    """Make sure that a run can be forked, before anything is made.
+
+    Args:
+        reading: The run.
+        step: Step of its checkpoint.
+        key: Key of the new run; None when it will be drawn.
+
+    Raises:
+        CheckpointNotFoundError: There is no such checkpoint.
+        UsageError: The key cannot be used.
+    """
+    _checkpoint(reading, step)
+    check_key(key)
+    home = reading.folder.home
+    _sweep(home)
+    if key is None:
+        return
+    for folder in (home / "runs" / key, prepared(home) / key):
+        if folder.exists():
+            raise UsageError(
+                f"a run with the key {key} exists",
+                expected="a key that no run has",
+                found=str(folder),
+                remedy="choose another key, or leave it out to get a new one",
+            )
+
+
 def fork(reading: Reading, step: int, changes: Mapping[str, Any], key: str | None = None) -> RunFolder:
-    """Make a run that goes on from a checkpoint of another one; nothing is trained yet.
+    """Prepare a run that goes on from a checkpoint of another one; nothing is trained yet.
 
     Args:
         reading: The other run.
@@ -30,20 +65,22 @@ def fork(reading: Reading, step: int, changes: Mapping[str, Any], key: str | Non
         key: Key of the new run; drawn when None.
 
     Returns:
-        The folder of the new run: its checkpoints are copies, its journal is empty.
+        The folder of the prepared run: its checkpoints are copies, its journal is empty. This process becomes its
+        script; when that ends without opening it, the next fork deletes it.
 
     Raises:
         CheckpointNotFoundError: There is no such checkpoint.
-        UsageError: The config has no such value, or one of another kind.
+        UsageError: The config has no such value, or the key cannot be used.
     """
+    check(reading, step, key)
     info = reading.info
     at = _checkpoint(reading, step)
     config = dict(info.setup.get("config") or {})
     new = changed(config, changes)
     key = key or new_key()
-    target = RunFolder(reading.folder.path.parent / key)
-    if target.path.exists():
-        raise UsageError(f"a run with the key {key} exists", found=str(target.path))
+    home = reading.folder.home
+    target, final = RunFolder(prepared(home) / key), RunFolder(home / "runs" / key)
+    place = _place(info.checkpoint_dir, reading, final)
     record = Fork(info.key, reading.run_id, step, dict(changes), _initial(reading, at))
     setup = {name: value for name, value in info.setup.items() if name not in ("auto", "process", "place")}
     child = replace(
@@ -51,14 +88,46 @@ def fork(reading: Reading, step: int, changes: Mapping[str, Any], key: str | Non
         key=key,
         name=key if info.name in (None, info.key) else f"{info.name} (fork)",
         created_ms=now_ms(),
-        checkpoint_dir=str(_place(info.checkpoint_dir, reading, target)),
+        checkpoint_dir=str(place),
         user=user_name(),
         host=socket.gethostname(),
-        setup={**setup, "config": new, "fork": asdict(record), "process": key, "place": 0},
+        setup={
+            **setup,
+            "config": new,
+            "fork": asdict(record),
+            "process": key,
+            "place": 0,
+            "prepared_by": [*processes.own(), processes.hostname()],
+        },
     )
-    make_run(target, child)
-    copy_checkpoints(reading, target, at)
+    # With the folder of the run its own checkpoints move.
+    staged = target.path / "checkpoints" if place.parent == final.path else place
+    try:
+        make_run(target, child)
+        copy_checkpoints(reading, staged, at)
+    except BaseException:
+        _delete(target.path, staged)
+        raise
     return target
+
+
+def _sweep(home: Path) -> None:
+    """Delete the forks that were prepared, and whose script ended without opening them."""
+    folder = prepared(home)
+    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+        try:
+            info = RunFolder(path).info
+        except TrackerError:
+            # It is being made, or opened, right now.
+            continue
+        pid, started, host = info.setup["prepared_by"]
+        if host == processes.hostname() and not processes.alive(pid, started):
+            _delete(path, Path(info.checkpoint_dir))
+
+
+def _delete(folder: Path, checkpoints: Path) -> None:
+    shutil.rmtree(checkpoints, ignore_errors=True)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def parse(settings: list[str], config: Mapping[str, Any]) -> dict[str, Any]:

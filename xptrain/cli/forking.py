@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from xptrain.analysis.forking import fork, parse
+from xptrain.analysis.forking import check, fork, parse
 from xptrain.analysis.reading import read
 from xptrain.analysis.recorded import recorded
 from xptrain.cli import console
-from xptrain.cli.resuming import ask, become
+from xptrain.cli.resuming import ask, become, check_store
 from xptrain.tracking.folder import find, home
 
 
@@ -28,12 +28,15 @@ def fork_run(
     Raises:
         RunNotFoundError: No run or more than one has that name.
         CheckpointNotFoundError: It has no such checkpoint.
-        UsageError: The config has no such value, or the command cannot be started again.
+        UsageError: The config has no such value, the key cannot be used, or the command cannot be started again.
+        TrackerError: Its tracking store cannot be used.
     """
     reading = read(find(name, home()))
     changes = parse(settings, reading.info.setup.get("config") or {})
     command = recorded(reading).with_arguments(extra)
     command.check()
+    check(reading, step, key)
+    check_store(reading)
     rows = {
         "from": f"step {step} of run {reading.info.key}",
         "changed": ", ".join(f"{name}={value}" for name, value in changes.items()) or "nothing",

@@ -50,13 +50,18 @@ def resume_run(name: str, extra: Sequence[str], allow: Sequence[str], yes: bool)
     command.check()
     if reading.attempts:
         check_checkpoint_folder(reading.info)
-    uri = unmask(reading.info.tracking_uri)
-    if uri.startswith("sqlite:"):
-        check_sqlite(sqlite_path(uri))
+    check_store(reading)
     _say_what(reading, command)
     if not yes:
         ask(reading, command)
     become(reading, command, names)
+
+
+def check_store(reading: Reading) -> None:
+    """Raise TrackerError if a run's store is a file that cannot be used."""
+    uri = unmask(reading.info.tracking_uri)
+    if uri.startswith("sqlite:"):
+        check_sqlite(sqlite_path(uri))
 
 
 def _refuse_live(reading: Reading) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from xptrain.session.config import flatten
 from xptrain.session.readable import say
 from xptrain.state.digest import digest_array
 from xptrain.state.records import VariableRecord
+from xptrain.tracking.durable import fsync_folder
 from xptrain.tracking.folder import RunInfo
 
 
@@ -116,6 +118,24 @@ def say_what_stays(
             f"kept as in the checkpoint: {', '.join(told)}; "
             f"`xptrain fork {key} --step {loaded.receipt.step} --set NAME=VALUE` goes on with others"
         )
+
+
+def prepared(home: Path) -> Path:
+    """Return the folder of forks whose script has not opened them yet."""
+    return home / "forks"
+
+
+def begin(key: str, home: Path) -> None:
+    """Let a prepared fork be a run, now that its script opens it; a script that fails before leaves no run.
+
+    Args:
+        key: What the process was told to resume.
+        home: The home of all runs.
+    """
+    folder = prepared(home) / key
+    if (folder / "run.json").is_file():
+        folder.rename(home / "runs" / key)
+        fsync_folder(home / "runs")
 
 
 def changed(config: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import secrets
 import sys
 from pathlib import Path
 
+from xptrain.session import forked
 from xptrain.session.settings import Settings
 from xptrain.state.digest import canonical_json
 from xptrain.tracking.attempts import run_state
@@ -41,6 +42,7 @@ class Process:
         """
         wanted = os.environ.pop("XPTRAIN_RESUME", None)
         if wanted:
+            forked.begin(wanted, home)
             self._resumed = find(wanted, home)
             self.name = self._resumed.info.setup.get("process", self.name)
         if self._resumed is None:

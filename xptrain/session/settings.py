@@ -70,13 +70,7 @@ def check(
             found=repr(experiment),
             remedy='for example xptrain.run("digits")',
         )
-    if key is not None and not (isinstance(key, str) and _KEY.fullmatch(key)):
-        raise UsageError(
-            "the key cannot be used",
-            expected="1 to 64 lower-case letters, digits, _ or -, beginning with a letter or digit",
-            found=repr(key),
-            remedy="choose another key, or leave it out to get a new one",
-        )
+    check_key(key)
     if not isinstance(resume, str) or not resume:
         raise UsageError(
             "resume= cannot be used", expected='"never", "auto" or the id of a run', found=repr(resume)
@@ -105,6 +99,17 @@ def check(
         grace_s=check_grace(grace_s),
         deterministic=deterministic,
     )
+
+
+def check_key(key: Any) -> None:
+    """Raise UsageError unless a key that the user chose, or None, can name a run's folder."""
+    if key is not None and not (isinstance(key, str) and _KEY.fullmatch(key)):
+        raise UsageError(
+            "the key cannot be used",
+            expected="1 to 64 lower-case letters, digits, _ or -, beginning with a letter or digit",
+            found=repr(key),
+            remedy="choose another key, or leave it out to get a new one",
+        )
 
 
 @cache
