@@ -70,3 +70,14 @@ def test_the_site_loads_nothing_from_elsewhere() -> None:
     config = (ROOT / "mkdocs.yml").read_text()
     assert "font: false" in config
     assert "http" not in config
+
+
+def test_the_fork_of_the_quickstart_begins_at_a_checkpoint_that_is_kept(hooks: ModuleType) -> None:
+    example = hooks.EXAMPLE.search((ROOT / "README.md").read_text())[0]
+    epochs, batch = (int(re.search(rf"{name}=(\d+)", example)[1]) for name in ("epochs", "batch_size"))
+    # load_digits has 1797 images, of which a fifth validates.
+    assert ("load_digits" in example, "validation_split=0.2" in example) == (True, True)
+    steps = -(-int(1797 * 0.8) // batch)
+    command = re.search(r"xptrain fork @last --step (\d+)", (ROOT / "docs" / "quickstart.md").read_text())
+    assert command
+    assert int(command[1]) in [steps * (epochs - back) for back in (2, 1)]

@@ -82,6 +82,9 @@ class Shell:
         if not (self.home / "mlflow.db").exists():
             return None  # the recorder has not made it yet
         with sqlite3.connect(f"file:{self.home / 'mlflow.db'}?mode=ro", uri=True, timeout=60) as database:
+            tables = database.execute("select name from sqlite_master where name in ('runs', 'tags')")
+            if len(tables.fetchall()) < 2:
+                return None  # it is being made
             rows = database.execute(
                 "select r.status from runs r join tags t on t.run_uuid = r.run_uuid "
                 "where t.key = 'xptrain.key' and t.value = ?",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import re
 import sqlite3
@@ -163,3 +164,51 @@ def test_help_is_fast_and_loads_nothing_heavy(shell: Shell) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout.endswith("heavy:\n")
     assert "128+n  killed by signal n" in done.stdout
+
+
+def test_an_experiment_is_pointed_to_its_runs(shell: Shell) -> None:
+    make_run(shell.home, "aaaa0001", name="baseline")
+    make_run(shell.home, "bbbb0002")
+    make_run(shell.home, "cccc0003", experiment="other")
+    done = shell.xptrain("show", "digits")
+    assert done.returncode == 3
+    assert "'digits' is the experiment of 2 runs, and no key" in done.stderr
+    assert "bbbb0002" in done.stderr
+    assert "cccc0003" not in done.stderr
+    assert "'baseline' is the name of 1 run, and no key" in shell.xptrain("show", "baseline").stderr
+
+
+@pytest.mark.parametrize(("word", "command"), [("diff", "'compare'"), ("ls", "'list'"), ("shwo", "'show'")])
+def test_words_of_other_tools_are_pointed_to_commands(shell: Shell, word: str, command: str) -> None:
+    done = shell.xptrain(word, "aaaa")
+    assert done.returncode == 2
+    assert command in done.stderr
+
+
+LATE = """
+import xptrain
+with xptrain.run("late", seed=0):
+    import keras
+"""
+
+
+@pytest.mark.parametrize("backend", ["", "torch", "tensorflow"])
+def test_a_backend_that_is_not_installed(shell: Shell, backend: str) -> None:
+    missing = backend or "tensorflow"
+    if importlib.util.find_spec(missing) is not None:
+        pytest.skip(f"{missing} is installed")
+    (shell.folder / "late.py").write_text(LATE)
+    env = {"KERAS_BACKEND": backend, "KERAS_HOME": str(shell.folder)}
+    done = shell.start(sys.executable, "late.py", env=env)
+    assert done.returncode == 2, done.stderr
+    assert "Keras cannot be imported: its backend is not installed" in done.stderr
+    assert "expected: KERAS_BACKEND=jax" in done.stderr
+    assert "late.py, line 3" in done.stderr
+
+
+@pytest.mark.skipif(importlib.util.find_spec("tensorflow") is not None, reason="TensorFlow is installed")
+def test_doctor_says_that_the_backend_is_not_set(shell: Shell) -> None:
+    (shell.folder / "early.py").write_text("import keras\n")
+    done = shell.xptrain("doctor", "early.py", env={"KERAS_BACKEND": "", "KERAS_HOME": str(shell.folder)})
+    assert done.returncode == 2, done.stderr
+    assert "remedy:   set it where you start the script: export KERAS_BACKEND=jax" in done.stderr

@@ -39,7 +39,9 @@ def test_a_changed_config_is_refused(copy: Shell) -> None:
     refused = copy.xptrain("resume", "dead", "--", "--rate", "0.5")
     assert refused.returncode == 5, refused.stderr
     assert "--allow config" in refused.stderr
-    assert copy.json("show", "dead")["step"] == 10
+    shown = copy.json("show", "dead")
+    assert shown["step"] == 10
+    assert "config.rate 0.01 -> 0.5" in shown["attempt_list"][-1]["refused"]
 
 
 def test_a_live_run_is_left_alone(copy: Shell) -> None:

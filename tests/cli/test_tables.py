@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 
 from tests.cli.conftest import Shell
 from tests.recorded_runs import MadeRun, make_run
+from xptrain.provenance.diff.difference import CATEGORIES
 from xptrain.tracking.folder import RunFolder
 
 
@@ -144,3 +146,38 @@ def test_sync_delivers_what_is_left(copy: Shell) -> None:
     assert [(run["key"], run["status"]) for run in sent] == [("done0001", "FINISHED")]
     assert sent[0]["records"] > 0
     assert "the tracking store has everything of 2 runs" in copy.xptrain("sync").stdout
+
+
+def test_a_run_that_was_not_trained_is_not_offered_to_go_on(shell: Shell) -> None:
+    make_run(shell.home).attempt().status("FINISHED").delivered()
+    shown = " ".join(shell.xptrain("show", "@last").stdout.split())
+    assert "finished without training: there is nothing to go on with; train with run.fit(model, …)" in shown
+    assert "further" not in shown
+    done = shell.xptrain("resume", "@last")
+    assert done.returncode == 0, done.stderr
+    assert "nothing was trained under it" in done.stdout
+    assert "further" not in done.stdout
+
+
+def test_a_missing_home_is_said(shell: Shell) -> None:
+    for command in ("list", "sync"):
+        done = shell.xptrain(command, env={"XPTRAIN_HOME": str(shell.folder / "none")})
+        assert done.returncode == 0, done.stderr
+        assert f"no runs in {shell.folder / 'none'}: there is no such folder" in done.stdout
+    assert "XPTRAIN_HOME names it" in shell.xptrain("list").stdout
+    shell.home.mkdir()
+    assert shell.xptrain("list").stdout.strip() == f"no runs in {shell.home}"
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["", "resume", "fork", "list", "show", "compare", "explain", "env", "verify", "doctor", "ui", "sync"],
+)
+def test_help_explains_every_option_without_placeholders(shell: Shell, command: str) -> None:
+    text = shell.xptrain(*filter(None, [command]), "--help").stdout
+    for placeholder in ("<bool>", "<str>", "<int", "<list", "{RUN", "[["):
+        assert placeholder not in text
+    if "--allow" in text:
+        words = " ".join(text.replace("│", " ").split())
+        for name in CATEGORIES:
+            assert re.search(rf"\b{name}( \(|,)", words), name

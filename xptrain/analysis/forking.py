@@ -1,7 +1,7 @@
 """Forks: a new run from a checkpoint of another one, with a changed config.
 
-A fork is prepared beside the runs, and becomes one when its script opens it (`session/forked.py`): a script that
-fails before that leaves no run.
+A fork is prepared beside the runs, and becomes one when its script opens it (`session/forked.py`): a script
+that fails before that leaves no run.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ def fork(reading: Reading, step: int, changes: Mapping[str, Any], key: str | Non
         key: Key of the new run; drawn when None.
 
     Returns:
-        The folder of the prepared run: its checkpoints are copies, its journal is empty. This process becomes its
-        script; when that ends without opening it, the next fork deletes it.
+        The folder of the prepared run: its checkpoints are copies, its journal is empty. This process becomes
+        its script; when that ends without opening it, the next fork deletes it.
 
     Raises:
         CheckpointNotFoundError: There is no such checkpoint.

@@ -41,6 +41,8 @@ def compare_runs(names: list[str], all_rows: bool, as_json: bool) -> bool:
         else:
             _print(keys, list(zip(found.index, found.values.tolist(), strict=True)))
         console.out().print(f"\nnewest checkpoints: {state}")
+        if not equal and len(keys) == 2:
+            console.out().print(f"where they part, and why: xptrain explain {' '.join(keys)}", style="dim")
     settle(readings)
     return equal
 

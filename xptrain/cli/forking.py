@@ -28,7 +28,7 @@ def fork_run(
     Raises:
         RunNotFoundError: No run or more than one has that name.
         CheckpointNotFoundError: It has no such checkpoint.
-        UsageError: The config has no such value, the key cannot be used, or the command cannot be started again.
+        UsageError: The config has no such value, or the key or the command cannot be used.
         TrackerError: Its tracking store cannot be used.
     """
     reading = read(find(name, home()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from typing import Any
 
@@ -27,8 +28,18 @@ def list_runs(experiment: str | None, limit: int, as_json: bool) -> None:
             )
     else:
         of = f" of {experiment!r}" if experiment else ""
-        console.out().print(f"no runs{of} in {home()}")
+        console.out().print(f"no runs{of} in {home()}{missing_home()}", soft_wrap=True)
     settle(readings)
+
+
+def missing_home() -> str:
+    """Return what to add where there are no runs since there is no such folder; empty where there is one."""
+    if home().is_dir():
+        return ""
+    what = ": there is no such folder. "
+    if os.environ.get("XPTRAIN_HOME"):
+        return f"{what}XPTRAIN_HOME names it: correct it or unset it, or train a run there first"
+    return f"{what}Go to the folder in which the runs were started, or set XPTRAIN_HOME"
 
 
 def summary(reading: Reading) -> dict[str, Any]:

@@ -11,21 +11,13 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
+from xptrain.cli.arguments import EXIT_CODES, RUN, Allow, Extra, Json, Run, Yes
+from xptrain.cli.helping import Command, Group
 from xptrain.errors import EXIT_DIFFERS, EXIT_INTERRUPTED, InexactError, XptrainError
-
-EXIT_CODES = """\
-Exit codes
-
-0  success                               6  a checkpoint cannot be used
-1  the script failed, or another fault   7  the tracking store cannot be used
-2  wrong usage                           8  two things compared differ
-3  no such run, or more than one       130  interrupted (Ctrl-C)
-4  the run is being trained now        143  stopped by SIGTERM
-5  refused: the bits would be others   128+n  killed by signal n"""
-RUN = "Key, MLflow run id, a unique prefix of either, or @last."
 
 app = typer.Typer(
     name="xptrain",
+    cls=Group,
     help="Experiment tracking and bit-for-bit exact resume for Keras 3 on JAX.",
     epilog=EXIT_CODES,
     add_completion=False,
@@ -33,18 +25,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-Run = Annotated[str, typer.Argument(metavar="RUN", help=RUN, show_default=False)]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, and errors as JSON on stderr.")]
-Allow = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="NAMES",
-        help="What may differ although it moves bits, separated by commas: code, config, data, packages, "
-        "devices, topology, epochs, callbacks, hazards.",
-        show_default=False,
-    ),
-]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before the command is started.")]
 
 
 def names(allow: list[str] | None) -> list[str]:
@@ -63,19 +43,19 @@ def _version(asked: bool) -> None:
 @app.callback()
 def _common(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+        bool,
+        typer.Option(
+            "--version", metavar="", callback=_version, is_eager=True, help="Show the version and exit."
+        ),
     ] = False,
 ) -> None:
     pass
 
 
-@app.command(rich_help_panel="Train")
+@app.command(cls=Command, rich_help_panel="Train")
 def resume(
     run: Run,
-    extra: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[-- ARGS]", help="More arguments for the script.", show_default=False),
-    ] = None,
+    extra: Extra = None,
     allow: Allow = None,
     yes: Yes = False,
 ) -> None:
@@ -90,21 +70,35 @@ def resume(
     resume_run(run, extra or [], names(allow), yes)
 
 
-@app.command(rich_help_panel="Train")
+@app.command(cls=Command, rich_help_panel="Train")
 def fork(
     run: Run,
     step: Annotated[
-        int, typer.Option("--step", "-s", min=1, help="Step of the checkpoint.", show_default=False)
+        int,
+        typer.Option(
+            "--step",
+            "-s",
+            metavar="N",
+            min=1,
+            help="Begin from the checkpoint of this step; `xptrain show RUN` lists them.",
+            show_default=False,
+        ),
     ],
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="Another value for the config.", show_default=False),
+        typer.Option(
+            "--set",
+            metavar="NAME=VALUE",
+            help="Change a value of the config: --set lr=0.01; inside another: --set optimizer.lr=0.01. "
+            "May be given several times.",
+            show_default=False,
+        ),
     ] = None,
-    key: Annotated[str | None, typer.Option(help="Key of the new run.", show_default=False)] = None,
-    extra: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[-- ARGS]", help="More arguments for the script.", show_default=False),
+    key: Annotated[
+        str | None,
+        typer.Option(metavar="KEY", help="Key of the new run; drawn if not given.", show_default=False),
     ] = None,
+    extra: Extra = None,
     yes: Yes = False,
 ) -> None:
     """Start a new run from a checkpoint of another one, with a changed config.
@@ -117,13 +111,17 @@ def fork(
     fork_run(run, step, settings or [], key, extra or [], yes)
 
 
-@app.command(name="list", rich_help_panel="Look back")
+@app.command(cls=Command, name="list", rich_help_panel="Look back")
 def list_(
     experiment: Annotated[
         str | None,
-        typer.Option("--experiment", "-e", help="Only runs of this experiment.", show_default=False),
+        typer.Option(
+            "--experiment", "-e", metavar="NAME", help="Only runs of this experiment.", show_default=False
+        ),
     ] = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Show at most this many.")] = 30,
+    limit: Annotated[
+        int, typer.Option("--limit", "-n", metavar="N", min=1, help="Show at most this many.")
+    ] = 30,
     as_json: Json = False,
 ) -> None:
     """List runs, newest first."""
@@ -132,7 +130,7 @@ def list_(
     list_runs(experiment, limit, as_json)
 
 
-@app.command(rich_help_panel="Look back")
+@app.command(cls=Command, rich_help_panel="Look back")
 def show(run: Run, as_json: Json = False) -> None:
     """Show one run: attempts, checkpoints, grade, hazards, where its things are, how to resume it."""
     from xptrain.cli.showing import show_run
@@ -140,37 +138,58 @@ def show(run: Run, as_json: Json = False) -> None:
     show_run(run, as_json)
 
 
-@app.command(rich_help_panel="Look back")
+@app.command(cls=Command, rich_help_panel="Look back")
 def compare(
-    runs: Annotated[list[str], typer.Argument(metavar="RUN RUN…", help=RUN, show_default=False)],
-    all_rows: Annotated[bool, typer.Option("--all", "-a", help="Also show what is equal.")] = False,
+    runs: Annotated[
+        list[str], typer.Argument(metavar="RUN RUN…", help=f"Two or more. {RUN}", show_default=False)
+    ],
+    all_rows: Annotated[
+        bool, typer.Option("--all", "-a", metavar="", help="Also show what is equal.")
+    ] = False,
     exit_code: Annotated[
-        bool, typer.Option("--exit-code", help="Exit with 8 unless the newest states are equal bit for bit.")
+        bool,
+        typer.Option(
+            "--exit-code", metavar="", help="Exit with 8 unless the newest states are equal bit for bit."
+        ),
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Show where runs differ: config, metrics, state, code, data, packages, devices."""
+    """Show where runs differ: config, metrics, state, code, data, packages, devices.
+
+    It lists all that differs, of two runs or more. At which step two of them part, and what the likely cause
+    is, says `xptrain explain`.
+    """
     from xptrain.cli.comparing import compare_runs
 
     if not compare_runs(runs, all_rows, as_json) and exit_code:
         raise typer.Exit(EXIT_DIFFERS)
 
 
-@app.command(rich_help_panel="Look back")
+@app.command(cls=Command, rich_help_panel="Look back")
 def explain(
     first: Annotated[str, typer.Argument(metavar="RUN", help=RUN, show_default=False)],
     second: Annotated[str, typer.Argument(metavar="RUN", help="The other run.", show_default=False)],
     exit_code: Annotated[
-        bool, typer.Option("--exit-code", help="Exit with 8 unless all states that both have are equal.")
+        bool,
+        typer.Option(
+            "--exit-code", metavar="", help="Exit with 8 unless all states that both have are equal."
+        ),
     ] = False,
     replay: Annotated[
-        bool, typer.Option("--replay", help="Train both again, as `verify` does, to find the very step.")
+        bool,
+        typer.Option(
+            "--replay", metavar="", help="Train both again, as `xptrain verify` does, to find the very step."
+        ),
     ] = False,
     allow: Allow = None,
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
-    """Say where two runs part, and what differed before it: the likely cause first."""
+    """Say where two runs part, and what differed before it: the likely cause first.
+
+    States are compared by the digests of all checkpoints, also of deleted ones, and values as they were
+    logged. All that differs between runs lists `xptrain compare`.
+    """
     from xptrain.cli.explaining import explain_runs
 
     equal = explain_runs(first, second, as_json, replay=replay, allow=names(allow), yes=yes)
@@ -178,14 +197,23 @@ def explain(
         raise typer.Exit(EXIT_DIFFERS)
 
 
-@app.command(rich_help_panel="Prove")
+@app.command(cls=Command, rich_help_panel="Prove")
 def verify(
     run: Run,
     epoch: Annotated[
         int | None,
-        typer.Option("--epoch", "-e", min=1, help="This epoch of the run, from 1.", show_default=False),
+        typer.Option(
+            "--epoch",
+            "-e",
+            metavar="K",
+            min=1,
+            help="Only this epoch of the run, counted from 1 over all its fits.",
+            show_default=False,
+        ),
     ] = None,
-    whole: Annotated[bool, typer.Option("--all", "-a", help="The whole run, from its beginning.")] = False,
+    whole: Annotated[
+        bool, typer.Option("--all", "-a", metavar="", help="The whole run, from its beginning.")
+    ] = False,
     allow: Allow = None,
     yes: Yes = False,
     as_json: Json = False,
@@ -201,13 +229,22 @@ def verify(
         raise typer.Exit(EXIT_DIFFERS)
 
 
-@app.command(rich_help_panel="Prove", context_settings={"ignore_unknown_options": True})
+@app.command(cls=Command, rich_help_panel="Prove", context_settings={"ignore_unknown_options": True})
 def doctor(
     command: Annotated[
-        list[str], typer.Argument(metavar="SCRIPT [ARGS]…", help="As after `python`.", show_default=False)
+        list[str],
+        typer.Argument(
+            metavar="SCRIPT [ARGS]…",
+            help="The script and its arguments, as after `python`; or -m and a module.",
+            show_default=False,
+        ),
     ],
-    steps: Annotated[int, typer.Option(min=2, help="Steps to train; give it before SCRIPT.")] = 6,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON; give it before SCRIPT.")] = False,
+    steps: Annotated[
+        int, typer.Option(metavar="N", min=2, help="Steps to train; give it before SCRIPT.")
+    ] = 6,
+    as_json: Annotated[
+        bool, typer.Option("--json", metavar="", help="Print JSON; give it before SCRIPT.")
+    ] = False,
 ) -> None:
     """Tell before a long run whether it will resume exactly: train a few steps, kill, resume, compare.
 
@@ -221,11 +258,13 @@ def doctor(
         raise typer.Exit(InexactError.exit_code if found.resumes_exactly else EXIT_DIFFERS)
 
 
-@app.command(rich_help_panel="Look back")
+@app.command(cls=Command, rich_help_panel="Look back")
 def env(
     run: Annotated[
         str | None,
-        typer.Argument(metavar="[RUN]", help="Compare with what this run recorded.", show_default=False),
+        typer.Argument(
+            metavar="[RUN]", help="Say what changed here since this run. " + RUN, show_default=False
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -235,13 +274,21 @@ def env(
     show_environment(run, as_json)
 
 
-@app.command(rich_help_panel="Track")
+@app.command(cls=Command, rich_help_panel="Track")
 def ui(
     port: Annotated[
-        int | None, typer.Option(help="Port; 5000 or the next free one by default.", show_default=False)
+        int | None,
+        typer.Option(
+            metavar="PORT",
+            help="Port to listen on; the first free one from 5000 on if not given.",
+            show_default=False,
+        ),
     ] = None,
     host: Annotated[
-        str, typer.Option(help="Address to listen on; keep it local: MLflow asks nobody who they are.")
+        str,
+        typer.Option(
+            metavar="ADDRESS", help="Address to listen on; keep it local: MLflow asks nobody who they are."
+        ),
     ] = "127.0.0.1",
 ) -> None:
     """Serve MLflow on this project's store until Ctrl-C."""
@@ -250,10 +297,11 @@ def ui(
     serve(host, port)
 
 
-@app.command(rich_help_panel="Track")
+@app.command(cls=Command, rich_help_panel="Track")
 def sync(
     run: Annotated[
-        str | None, typer.Argument(metavar="[RUN]", help="Only this run.", show_default=False)
+        str | None,
+        typer.Argument(metavar="[RUN]", help="Only this run; all if not given. " + RUN, show_default=False),
     ] = None,
     as_json: Json = False,
 ) -> None:

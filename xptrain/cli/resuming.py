@@ -12,7 +12,7 @@ import typer
 from xptrain.analysis.reading import Reading, read
 from xptrain.analysis.recorded import Recorded, recorded, refuse_strangers, strangers
 from xptrain.cli import console
-from xptrain.cli.showing import where_it_goes_on
+from xptrain.cli.showing import HOW_TO_TRAIN, where_it_goes_on
 from xptrain.errors import RunLiveError
 from xptrain.provenance.diff.difference import check_allow
 from xptrain.provenance.environment import environment_changes, resume_environment
@@ -79,6 +79,10 @@ def _refuse_live(reading: Reading) -> None:
 
 def _say_finished(reading: Reading) -> None:
     key = reading.info.key
+    if not reading.step:
+        done = f"run {key} is finished, and nothing was trained under it{HOW_TO_TRAIN}. Nothing was started."
+        console.out().print(done, soft_wrap=True)
+        return
     done = f"run {key} is finished: {reading.step} steps, {reading.epochs} epochs. Nothing was started."
     console.out().print(done, soft_wrap=True)
     console.out().print(

@@ -19,6 +19,7 @@ from xptrain.session.manifests import train_program
 from xptrain.tracking.folder import find, home
 
 _MOST_ROWS = 12
+HOW_TO_TRAIN = "; train with run.fit(model, …), not with model.fit(…), in a new run"
 
 
 def show_run(name: str, as_json: bool) -> None:
@@ -179,6 +180,8 @@ def _resume(reading: Reading) -> dict[str, Any]:
     key = reading.info.key
     if reading.live:
         typed = "it is being trained now"
+    elif reading.status == "FINISHED" and not reading.step:
+        typed = f"finished without training: there is nothing to go on with{HOW_TO_TRAIN}"
     elif not command.can_run:
         typed = f'run its code again with xptrain.run({reading.info.experiment!r}, resume="{key}")'
     elif reading.status == "FINISHED":

@@ -42,6 +42,8 @@ def sync_runs(name: str | None, as_json: bool) -> None:
             )
     if as_json:
         console.print_json(done)
+    elif not done and not failed and not home().is_dir():
+        console.out().print(f"no runs in {home()}: there is no such folder", soft_wrap=True)
     elif not done and not failed:
         console.out().print(f"the tracking store has everything of {len(readings)} runs")
     if failed:

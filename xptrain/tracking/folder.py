@@ -314,6 +314,7 @@ def find(name: str, home: Path) -> RunFolder:
     if not runs:
         raise RunNotFoundError(
             f"no run is called {name!r}: there are no runs in {home}",
+            found="no such folder" if not home.is_dir() else "a folder without runs",
             remedy="go to the folder in which the run was started, or set XPTRAIN_HOME",
         )
     if wanted == "@last":
@@ -323,20 +324,27 @@ def find(name: str, home: Path) -> RunFolder:
     close = exact or [f for f in runs if wanted and (f.key.startswith(wanted) or ids[f].startswith(wanted))]
     if len(close) == 1:
         return close[0]
-    listed = close or runs
+    raise _not_found(name, home, runs, close)
+
+
+def _not_found(name: str, home: Path, runs: list[RunFolder], close: list[RunFolder]) -> RunNotFoundError:
+    """Return the error for a name that means no run, or several; an experiment is pointed to its runs."""
+    called = [f for f in runs if name.strip() in (f.info.experiment, f.info.name)]
+    listed = close or called or runs
     shown = [f"{f.key}  {_label(f.info)}" for f in reversed(listed[-_SHOWN:])]
     more = [f"… and {len(listed) - _SHOWN} more"] if len(listed) > _SHOWN else []
     table = "\n            ".join([*shown, *more])
     if close:
-        raise RunNotFoundError(
-            f"{len(close)} runs match {name!r}", found=table, remedy="give more digits of the key or run id"
-        )
-    raise RunNotFoundError(
-        f"no run is called {name!r} in {home}",
-        expected=f"a key, an MLflow run id, a prefix of one, or @last; the newest are\n            {table}",
-    )
+        return RunNotFoundError(f"{len(close)} runs match {name!r}", found=table, remedy="give more digits")
+    names = "a key, an MLflow run id, a prefix of one, or @last"
+    if called:
+        kind = "the experiment" if any(f.info.experiment == name.strip() for f in called) else "the name"
+        what = f"{name!r} is {kind} of {len(called)} run{'s' if len(called) > 1 else ''}, and no key"
+        return RunNotFoundError(what, expected=names, found=table, remedy="name one of these by its key")
+    expected = f"{names}; the newest are\n            {table}"
+    return RunNotFoundError(f"no run is called {name!r} in {home}", expected=expected)
 
 
 def _label(info: RunInfo) -> str:
     when = time.strftime("%Y-%m-%d %H:%M", time.localtime(info.created_ms / 1000))
-    return f"{when}  {info.experiment}" + (f"  {info.name}" if info.name else "")
+    return f"{when}  {info.experiment}" + (f"  {info.name}" if info.name not in (None, info.key) else "")

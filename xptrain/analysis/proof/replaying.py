@@ -21,6 +21,7 @@ from xptrain.analysis.reading import Reading
 from xptrain.analysis.recorded import Recorded
 from xptrain.checkpoint.receipts import Receipt
 from xptrain.errors import (
+    BackendError,
     CheckpointError,
     InexactError,
     RunLiveError,
@@ -150,6 +151,15 @@ def start_process(
         return time.monotonic() - began
     if code:
         tail = log.read_text(errors="replace").splitlines()[-_TAIL:]
+        if tail and tail[-1].startswith("ModuleNotFoundError: No module named 'tensorflow"):
+            raise BackendError(
+                "the script failed: Keras looks for TensorFlow, which is not installed",
+                expected="KERAS_BACKEND=jax",
+                found=f"KERAS_BACKEND={env['KERAS_BACKEND']}"
+                if "KERAS_BACKEND" in env
+                else "no KERAS_BACKEND",
+                remedy="set it where you start the script: export KERAS_BACKEND=jax",
+            )
         said = "\n            ".join(tail) if quiet else "what is printed above"
         what, remedy = "the script failed", "run it as you usually do, and see"
         if code == InexactError.exit_code:

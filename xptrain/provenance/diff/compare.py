@@ -12,6 +12,7 @@ from xptrain.provenance.diff.text import items, show
 from xptrain.provenance.summary import difference_table
 
 Section = Mapping[str, Any]
+_MOST_NAMED: Final = 3
 
 
 def compare(before: Section, after: Section) -> list[Difference]:
@@ -56,8 +57,11 @@ def refuse(differences: Sequence[Difference], allow: Iterable[str] = ()) -> None
     names = sorted({d.category for d in refused} | check_allow(allow))
     count = "1 thing that moves bits" if len(refused) == 1 else f"{len(refused)} things that move bits"
     table = difference_table(differences, check_allow(allow))
+    # The first line is what stays of it, as the reason of the attempt.
+    shown = ", ".join(map(str, refused[:_MOST_NAMED]))
+    more = f" and {len(refused) - _MOST_NAMED} more" if len(refused) > _MOST_NAMED else ""
     raise ChangedError(
-        f"{count} changed since this run was started\n\n{table}\n",
+        f"{count} changed since this run was started: {shown}{more}\n\n{table}\n",
         remedy=f"put it back as it was, or accept other bits with --allow {','.join(names)}",
     )
 
