@@ -11,7 +11,7 @@ from xptrain.checkpoint.receipts import Loaded, Receipt
 from xptrain.errors import FencedError, UsageError, XptrainError
 from xptrain.provenance import devices, flags
 from xptrain.provenance.grade import Grade
-from xptrain.session import at_exit, compile_cache, identity, opening, readable, replay, view
+from xptrain.session import at_exit, backend, compile_cache, identity, opening, readable, replay, view
 from xptrain.session.checkpoints import Checkpoints
 from xptrain.session.config import Config
 from xptrain.session.delivery import Delivery
@@ -27,7 +27,6 @@ from xptrain.tracking.journal import Journal
 from xptrain.tracking.names import user_tags
 from xptrain.tracking.points import PointIndex
 from xptrain.tracking.recording import PointWriter
-from xptrain.training.keras_backend.checks import check_backend
 
 if TYPE_CHECKING:
     from xptrain.session.own_loop import OwnLoop
@@ -83,7 +82,7 @@ class Life(Recorded):
         """
         if self._state is not RunState.NEW:
             raise UsageError("this run cannot be started", found=self._state.value)
-        check_backend()
+        backend.check()
         if self.settings.deterministic:
             flags.make_deterministic(devices.backend_started())
         found = opening.find_or_create(self.settings)

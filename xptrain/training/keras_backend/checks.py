@@ -2,38 +2,24 @@
 
 from __future__ import annotations
 
-import os
 import re
 import warnings
 from typing import Any
 
 from xptrain.errors import BackendError, NotCompiledError, UsageError
 
-_SET_IT = (
-    "set it before Keras is imported: `KERAS_BACKEND=jax python train.py`, or "
-    '`os.environ["KERAS_BACKEND"] = "jax"` as the first lines of the script'
-)
-
 
 def check_backend() -> None:
     """Raise BackendError unless Keras runs on JAX, in its plain (not NNX) mode."""
-    try:
-        import keras
-    except ModuleNotFoundError as error:
-        if error.name not in ("tensorflow", "torch", "openvino"):
-            raise
-        raise BackendError(
-            "Keras cannot be imported: its backend is not installed",
-            expected="KERAS_BACKEND=jax",
-            found=f"{error.name}, since KERAS_BACKEND is {os.environ.get('KERAS_BACKEND', 'not set')}",
-            remedy=_SET_IT,
-        ) from None
+    import keras
+
     if keras.config.backend() != "jax":
         raise BackendError(
             "xptrain trains Keras models on JAX, but Keras runs on another backend",
             expected="KERAS_BACKEND=jax",
             found=f"the {keras.config.backend()} backend",
-            remedy=_SET_IT,
+            remedy="set it before Keras is imported: `KERAS_BACKEND=jax python train.py`, or "
+            '`os.environ["KERAS_BACKEND"] = "jax"` as the first lines of the script',
         )
     if keras.config.is_nnx_enabled():
         raise BackendError(
