@@ -16,6 +16,8 @@ from xptrain.state.values.encoder import GraphEncoder
 # Larger settings, such as data to validate on, are not kept twice.
 _KEPT_BYTES = 64 * 2**20
 _SHOWN = 60
+# A function's address is another one in each process.
+_ADDRESS = " at 0x"
 _ROOT = "given"
 # Where callbacks of Keras write: files, TensorBoard logs, a server.
 _WRITTEN_TO = frozenset({"filename", "filepath", "log_dir", "backup_dir", "root", "path"})
@@ -96,7 +98,7 @@ def as_setting(value: Any, is_known: Callable[[Any], bool]) -> Setting | None:
     text = _text(value)
     return Setting(
         value,
-        digest if arrays or len(text) > _SHOWN else text,
+        digest if arrays or len(text) > _SHOWN or _ADDRESS in text else text,
         digest,
         anchors,
         data,
