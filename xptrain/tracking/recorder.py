@@ -33,6 +33,8 @@ REST = 6.0
 FREE_CORES = 1.5
 MOST_POINTS = 1000
 LONGEST_PAUSE_S = 15.0
+# MLflow takes seconds to import, just when the trainer compiles and trains its first epochs.
+START_S = 10.0
 GIVE_UP_S = 300.0
 LONGEST_LOG = 4 << 20
 _PYTHON = re.compile(r"(python|pypy)[\d.]*[a-z]?$", re.IGNORECASE)
@@ -215,6 +217,16 @@ class Recorder:
             bound(self._folder.recorder_log)
             self._pause(0.0 if self._is_idle() else REST * spent, watch=ended is None)
 
+    def let_begin(self) -> None:
+        """Wait a while where no core is free, so that the trainer can begin."""
+        until = time.monotonic() + START_S
+        # What it says first is of no span of time.
+        self._is_idle()
+        while time.monotonic() < until and self._trainer.alive() and not self._is_over():
+            time.sleep(POLL_S)
+            if self._is_idle():
+                return
+
     def _pass(self, final: bool) -> bool:
         try:
             if final:
@@ -288,7 +300,9 @@ def main(arguments: list[str] | None = None) -> int:
     _give_way()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     trainer = processes.Watched(given.watch_pid, given.pid_started)
-    return Recorder(RunFolder(given.folder), trainer, give_up_s=given.give_up).run()
+    recorder = Recorder(RunFolder(given.folder), trainer, give_up_s=given.give_up)
+    recorder.let_begin()
+    return recorder.run()
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ import random
 import re
 import types
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import blake3
@@ -124,7 +124,8 @@ def are_read(owners: Mapping[str, Any]) -> Callable[[str, Any], bool]:
     def is_read(place: str, owner: Any) -> bool:
         is_of_keras = type(owner).__module__.startswith("keras.")
         # By convention a cache may be lost: it is filled again.
-        return _CACHE not in place.lower() and (is_of_keras or _NAME.findall(place)[-1] in {*used, ""})
+        name = (_NAME.findall(place) or [""])[-1]
+        return _CACHE not in place.lower() and (is_of_keras or not name or name in used)
 
     return is_read
 
@@ -150,17 +151,18 @@ def _is_open(value: Any) -> bool:
 
 
 def _is_flat(box: Any) -> bool:
-    items: Iterable[Any] = box.values() if isinstance(box, dict) else box
+    # A copy, since threads may go on changing it.
+    items = list(box.values() if isinstance(box, dict) else box)
     return all(isinstance(item, (*_SCALARS, np.ndarray)) for item in items)
 
 
 def _parts(value: Any) -> Parts:
     if isinstance(value, dict):
-        return {f"[{key!r}]": item for key, item in itertools.islice(value.items(), _MOST_ITEMS)}
+        return {f"[{_key(key)}]": item for key, item in list(value.items())[:_MOST_ITEMS]}
     if isinstance(value, _BOXES):
         # A set of objects has no order to compare.
         is_ordered = not isinstance(value, (set, frozenset))
-        return {f"[{i}]": item for i, item in enumerate(itertools.islice(value, _MOST_ITEMS)) if is_ordered}
+        return {f"[{i}]": item for i, item in enumerate(list(value)[:_MOST_ITEMS]) if is_ordered}
     if isinstance(value, types.FunctionType):
         return _of_function(value)
     if isinstance(value, types.MethodType):
@@ -176,14 +178,14 @@ def _parts(value: Any) -> Parts:
         return {f".{name}": vars(value)[name] for name in names}
     if isinstance(value, type):
         # The dictionaries of a class are Python's own.
-        items = vars(value).items()
+        items = list(vars(value).items())
         return {f".{n}": v for n, v in items if not _is_dunder(n) or isinstance(v, types.FunctionType)}
     return {**attributes(value), **classes(value)}
 
 
 def attributes(value: Any) -> Parts:
     """Return what an object holds in its dictionary and in its slots."""
-    here = getattr(value, "__dict__", {})
+    here = dict(getattr(value, "__dict__", {}))
     return {f".{name}": here.get(name, getattr(value, name, None)) for name in [*here, *slot_names(value)]}
 
 
@@ -226,11 +228,11 @@ def note_of(value: Any) -> str:
     if isinstance(value, np.ndarray) and not value.dtype.hasobject:
         return _digest(f"{value.dtype}{value.shape}".encode(), _sample(value))
     if isinstance(value, (set, frozenset)):
-        return _digest(repr(sorted(map(note_of, value))).encode())
+        return _digest(repr(sorted(map(note_of, list(value)))).encode())
     if isinstance(value, dict):
-        return _digest(repr([(key, note_of(item)) for key, item in value.items()]).encode())
+        return _digest(repr([(_key(key), note_of(item)) for key, item in list(value.items())]).encode())
     if isinstance(value, _BOXES):
-        return _digest("\0".join(map(note_of, value)).encode())
+        return _digest("\0".join(map(note_of, list(value))).encode())
     if isinstance(value, np.random.Generator):
         return _digest(repr(value.bit_generator.state).encode())
     if isinstance(value, np.random.RandomState):
@@ -246,6 +248,11 @@ def note_of(value: Any) -> str:
     if home == "builtins" and hasattr(value, "__length_hint__"):
         return f"{_kind(value)} {operator.length_hint(value)}"
     return f"{_OPAQUE}{_kind(value)}"
+
+
+def _key(key: Any) -> str:
+    # Not the text of an object: making it would run its code.
+    return repr(key) if isinstance(key, _SCALARS) else _kind(key)
 
 
 def _sample(array: Any) -> bytes:

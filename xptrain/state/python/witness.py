@@ -14,8 +14,6 @@ from xptrain.state.python.reach import Notes, are_read, attributes, changed, cla
 from xptrain.state.python.slots import slots_of
 from xptrain.state.values.held import variables_of
 
-Places = set[tuple[int, str]]
-
 
 class Witness:
     """Compares what the callbacks, the model and the data can reach with what it was when the fit began.
@@ -39,8 +37,7 @@ class Witness:
         self._callbacks = [callback for _, callback in callbacks]
         self._owners = list(owners.values())
         numbered = {f"{name}#{i}" if i else name: c for i, (name, c) in _numbered(callbacks)}
-        self._roots = {**numbered, **{name.replace("metrics/", "metrics."): o for name, o in owners.items()}}
-        self._roots |= others
+        self._roots = {**numbered, **owners, **others}
         self._apart = {id(value) for value in apart}
         self._kept = {id(variable) for variable in kept}
         self._classes = {cls for _, c in callbacks for cls in classes(c).values()}
