@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from xptrain.data import draws
-from xptrain.data.source import Source
+from xptrain.data.source import Convert, Digest, Source, other_batches
 from xptrain.errors import InexactError, UsageError
 
 # How many batches of each generator were drawn in this process: they cannot be drawn again.
 _drawn: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
-
-Convert = Callable[[Any], Any]
-Digest = Callable[[Any], str]
 
 
 class GeneratorSource(Source):
@@ -160,10 +157,5 @@ def shared_with(train: Source, validation: Source | None) -> list[str]:
 
 
 def _other(found: str, expected: str) -> InexactError:
-    return InexactError(
-        "the generator yields other batches than before the stop",
-        expected=expected,
-        found=found,
-        remedy="make it depend on nothing but its arguments and random numbers, or give a function "
-        "f(epoch, batch) that returns one",
-    )
+    remedy = "make it depend on nothing but its arguments and random numbers, or give a function "
+    return other_batches("generator", found, expected, remedy + "f(epoch, batch) that returns one")

@@ -16,7 +16,7 @@ import numpy as np
 from xptrain.data import draws
 from xptrain.data.draws import Held
 from xptrain.data.passes import Passes
-from xptrain.data.source import Source
+from xptrain.data.source import Convert, Digest, Source, other_batches
 from xptrain.errors import InexactError
 
 
@@ -36,8 +36,8 @@ class LoaderSource(Source):
     def __init__(
         self,
         loader: Any,
-        convert: Callable[[Any], Any],
-        digest: Callable[[Any], str],
+        convert: Convert,
+        digest: Digest,
         *,
         steps: int | None,
         seed: int,
@@ -327,10 +327,8 @@ def _name(value: Any) -> str | None:
 
 
 def _other(found: str, expected: str) -> InexactError:
-    return InexactError(
-        "the loader yields other batches than before the stop",
-        expected=expected,
-        found=found,
-        remedy="let its dataset and sampler depend on nothing but the epoch (set_epoch), the index and "
-        "random numbers of Python, NumPy or torch",
+    remedy = (
+        "let its dataset and sampler depend on nothing but the epoch (set_epoch), the index and "
+        "random numbers of Python, NumPy or torch"
     )
+    return other_batches("loader", found, expected, remedy)

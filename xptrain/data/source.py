@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Any, Protocol
+
+from xptrain.errors import InexactError
+
+Convert = Callable[[Any], Any]
+Digest = Callable[[Any], str]
 
 
 class Source(Protocol):
@@ -57,6 +62,20 @@ class Source(Protocol):
 
     def describe(self) -> dict[str, Any]:
         """Return, as JSON data, what must be equal for a resumed run to see the same batches."""
+
+
+def other_batches(what: str, found: str, expected: str, remedy: str) -> InexactError:
+    """Return the error for data that do not come again as they were before a stop.
+
+    Args:
+        what: What yields them.
+        found: What it yields now.
+        expected: What it yielded before.
+        remedy: What to do.
+    """
+    return InexactError(
+        f"the {what} yields other batches than before the stop", expected=expected, found=found, remedy=remedy
+    )
 
 
 def in_chunks(batches: Iterator[Any], size: int) -> Iterator[list[Any]]:

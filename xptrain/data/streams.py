@@ -5,16 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from xptrain.data import draws
-from xptrain.data.source import Source
-
-# How many batches of each generator were drawn in this process: they cannot be drawn again.
-_drawn: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
-
-Convert = Callable[[Any], Any]
-Digest = Callable[[Any], str]
+from xptrain.data.source import Convert, Source
 
 
 class FactorySource(Source):

@@ -121,7 +121,7 @@ class RunObserver:
             if receipt.cursor.done and not extend:
                 run.step = receipt.step
                 self._has_begun()
-                reasons = [f"{name} cannot be captured" for name in self._lost]
+                reasons = _reasons(self._lost)
                 self._merge_grade(self._grade.lower("approximate", *reasons) if reasons else self._grade)
             else:
                 # Hooks that run again before the state is written: what they log was logged already.
@@ -257,7 +257,7 @@ class RunObserver:
                 run.next_epoch = snapshot.cursor.epoch + self._epoch_offset
         if found:
             # After the save: a run that is refused now can go on from here if it is let.
-            self._lower([f"{name} cannot be captured" for name in found])
+            self._lower(_reasons(found))
 
     def epoch(self, epoch: Epoch) -> None:
         """Record the epoch's values under `train/` and `val/`, with the run's epoch number."""
@@ -304,7 +304,7 @@ class RunObserver:
             allow=run.settings.allow,
             hazards=hits,
             devices=int(topology.get("devices", 1) or 1),
-            not_captured=[f"{name} cannot be captured" for name in uncaptured],
+            not_captured=_reasons(uncaptured),
             differences=self._differences,
             notes=[note] if note else [],
         )
@@ -339,3 +339,7 @@ class RunObserver:
             where += f" (epoch {cursor.epoch + 1} of {plan.epochs}{batch})"
         say(where)
         self._note_start(receipt.step)
+
+
+def _reasons(uncaptured: Sequence[str]) -> list[str]:
+    return [f"{name} cannot be captured" for name in uncaptured]

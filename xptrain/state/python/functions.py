@@ -6,6 +6,7 @@ import dis
 import functools
 import sys
 import types
+from typing import Any
 
 _FOREIGN = ("site-packages", "dist-packages")
 _CALLS = ("LOAD_METHOD", "LOAD_ATTR")
@@ -30,10 +31,15 @@ def _is_own(home: str) -> bool:
     return is_typed or (file is not None and not any(part in file for part in _FOREIGN))
 
 
+def own_classes(value: Any) -> list[type]:
+    """Return those of an object's classes that are the user's, in the order in which names are looked up."""
+    return [cls for cls in type(value).__mro__ if is_own(cls.__module__)]
+
+
 @functools.cache
 def attributes_read(code: types.CodeType) -> frozenset[str]:
     """Return the names of the attributes that a function, or one within it, reads."""
-    names = {i.argval for i in dis.get_instructions(code) if i.opname in ("LOAD_ATTR", "LOAD_METHOD")}
+    names = {i.argval for i in dis.get_instructions(code) if i.opname in _CALLS}
     return frozenset(names.union(*map(attributes_read, _inner(code))))
 
 

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from xptrain.secrets.names import holds_secret
-from xptrain.state.python.functions import attributes_read, is_own
+from xptrain.state.python.functions import attributes_read, own_classes
 from xptrain.state.python.known import Known
 from xptrain.state.python.reach import note_of
 from xptrain.state.python.settings import Setting, as_setting
@@ -219,9 +219,8 @@ def _stored(member: Any) -> set[str]:
 def _read_by(owner: Any) -> frozenset[str]:
     """Return the names of the attributes that the user's code reads when it is traced."""
     code = [f for f in vars(owner).values() if isinstance(f, types.FunctionType)]
-    for cls in type(owner).__mro__:
-        if is_own(cls.__module__):
-            code += [f for n, f in vars(cls).items() if isinstance(f, types.FunctionType) and n not in _APART]
+    for cls in own_classes(owner):
+        code += [f for n, f in vars(cls).items() if isinstance(f, types.FunctionType) and n not in _APART]
     return frozenset().union(*(attributes_read(function.__code__) for function in code))
 
 

@@ -24,7 +24,7 @@ from typing import Any
 import blake3
 import numpy as np
 
-from xptrain.state.python.functions import cells_of, is_own, names_used
+from xptrain.state.python.functions import cells_of, is_own, names_used, own_classes
 from xptrain.state.python.slots import slot_names
 from xptrain.state.values.held import SPACES
 
@@ -112,7 +112,7 @@ def _are_alike(before: str | None, now: str | None) -> bool:
     return was_there != is_there and made.startswith((_OPEN, _OPAQUE)) and not made.startswith(_OF_PYTHON)
 
 
-def are_read(owners: Mapping[str, Any]) -> Callable[[str, Any], bool]:
+def _are_read(owners: Mapping[str, Any]) -> Callable[[str, Any], bool]:
     """Return what says of a place and its owner whether code reads it, rather than only collect there.
 
     Args:
@@ -128,6 +128,38 @@ def are_read(owners: Mapping[str, Any]) -> Callable[[str, Any], bool]:
         return _CACHE not in place.lower() and (is_of_keras or not name or name in used)
 
     return is_read
+
+
+class Watch:
+    """Says what has changed since it last looked, of all that can be reached from some objects.
+
+    Args:
+        roots: As for `look`.
+        parts_of: The same.
+        but: The same.
+    """
+
+    def __init__(
+        self,
+        roots: Mapping[str, Any],
+        parts_of: PartsOf = lambda value: None,
+        *,
+        but: tuple[type, ...] = (),
+    ) -> None:
+        self._look = functools.partial(look, roots, parts_of, but=but)
+        self._before: Notes = {}
+
+    def look(self) -> None:
+        """Take what is there now as it should be."""
+        self._before, _ = self._look()
+
+    def changes(self) -> list[tuple[str, str, Any]]:
+        """Return (place, name of the part, owner) of what differs and may be read, outermost first."""
+        now, owners = self._look()
+        found = list(changed(self._before, now))
+        is_read = _are_read(owners) if found else None
+        named = [(name_of(place, part), part, owners[place]) for place, part in found]
+        return [change for change in named if is_read and is_read(change[0], change[2])]
 
 
 def name_of(place: str, part: str) -> str:
@@ -191,7 +223,7 @@ def attributes(value: Any) -> Parts:
 
 def classes(value: Any) -> Parts:
     """Return those of an object's classes that are the user's."""
-    own = [kind for kind in type(value).__mro__ if is_own(kind.__module__)]
+    own = own_classes(value)
     return {f"{_ABSOLUTE}{kind.__module__}.{kind.__qualname__}": kind for kind in own}
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from xptrain.state.python.functions import cells_of, is_own, names_used
+from xptrain.state.python.functions import cells_of, is_own, names_used, own_classes
 from xptrain.state.values.anchors import OPAQUE
 from xptrain.state.values.codec import SCALARS
 from xptrain.state.values.containers import container_of
@@ -146,16 +146,12 @@ def _is_of_the_fit(value: Any) -> bool:
     return value is None or (isinstance(value, dict) and value.keys() <= _FIT_PARAMS)
 
 
-def _own_classes(callback: Any) -> list[type]:
-    return [cls for cls in type(callback).__mro__ if is_own(cls.__module__)]
-
-
 def _functions(callback: Any) -> Iterator[tuple[str, types.FunctionType, bool]]:
     """Return the functions among a callback's attributes and methods, and those that these use, by their
     paths, with whether the callback holds them itself."""
     waiting: deque[tuple[str, Any, bool]] = deque()
     waiting += [(name, _get(callback, name), True) for name in _attributes(callback)]
-    waiting += [(n, value, False) for cls in _own_classes(callback) for n, value in vars(cls).items()]
+    waiting += [(n, value, False) for cls in own_classes(callback) for n, value in vars(cls).items()]
     seen: set[int] = set()
     while waiting:
         path, value, is_near = waiting.popleft()

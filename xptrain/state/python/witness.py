@@ -10,7 +10,7 @@ from typing import Any
 from xptrain.secrets.names import is_secret_name
 from xptrain.state.python.functions import cells_of
 from xptrain.state.python.parts import objects_in, slots_of_part
-from xptrain.state.python.reach import Notes, are_read, attributes, changed, classes, look, name_of
+from xptrain.state.python.reach import Watch, attributes, classes
 from xptrain.state.python.slots import slots_of
 from xptrain.state.values.held import variables_of
 
@@ -37,16 +37,16 @@ class Witness:
         self._callbacks = [callback for _, callback in callbacks]
         self._owners = list(owners.values())
         numbered = {f"{name}#{i}" if i else name: c for i, (name, c) in _numbered(callbacks)}
-        self._roots = {**numbered, **owners, **others}
+        self._watch = Watch({**numbered, **owners, **others}, self._parts_of)
+        self._ours = {id(callback) for callback in self._callbacks}
         self._apart = {id(value) for value in apart}
         self._kept = {id(variable) for variable in kept}
         self._classes = {cls for _, c in callbacks for cls in classes(c).values()}
         self._warned: set[str] = set()
-        self._before: Notes = {}
 
     def begin(self) -> None:
         """Note what is there when the fit begins."""
-        self._before, _ = look(self._roots, self._parts_of)
+        self._watch.look()
 
     def uncaptured(self, holds: Callable[[Any], bool], reported: Sequence[str]) -> list[str]:
         """Return the places that have changed and that a checkpoint does not hold.
@@ -55,19 +55,19 @@ class Witness:
             holds: Says of an object whether the checkpoint that was just made has its contents.
             reported: What is named already, each as `place: reason`.
         """
-        now, owners = look(self._roots, self._parts_of)
+        changes = self._watch.changes()
+        if not changes:
+            return []
         places = {slot.place for callback in self._callbacks for slot in slots_of(callback)}
         places |= {slot.place for owner in self._owners for slot in slots_of_part(owner)}
-        is_read = are_read(owners)
         known = tuple(text.partition(": ")[0] for text in reported)
         found: dict[str, None] = {}
-        for place, part in changed(self._before, now):
-            name, owner = name_of(place, part), owners[place]
+        for name, part, owner in changes:
             if holds(owner) and (not part or variables_of(owner) is None):
                 continue
             if _place_of(owner, part) in places or name.startswith((*known, *found)):
                 continue
-            if is_secret_name(part.strip(".{}")) or not is_read(name, owner):
+            if is_secret_name(part.strip(".{}")):
                 continue
             if isinstance(owner, type) and owner in self._classes:
                 self._warn(name)
@@ -92,7 +92,7 @@ class Witness:
             return {}
         if isinstance(value, keras.Variable):
             return {} if id(value) in self._kept else {"": value.value}
-        if any(value is callback for callback in self._callbacks):
+        if id(value) in self._ours:
             return {**_without_model(attributes(value)), **classes(value)}
         of_keras = objects_in(value)
         return None if of_keras is None else {**of_keras, **classes(value)}
