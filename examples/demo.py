@@ -64,8 +64,8 @@ def main() -> int:
     say.print(f"finished: {read(find(straight, home)).step} steps")
 
     step("4", "Compare them: resumed = killed and resumed, straight = never stopped")
-    runs = [read(find(key, home)) for key in (killed, straight)]
     subprocess.run(xptrain("sync"), cwd=out, env=env, stdout=subprocess.DEVNULL, check=True)
+    runs = [read(find(key, home)) for key in (killed, straight)]
     equal = all(
         [
             compare_variables(runs),

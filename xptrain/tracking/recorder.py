@@ -13,8 +13,9 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from xptrain.errors import TrackerError, XptrainError
@@ -180,6 +181,7 @@ class Recorder:
         trainer: The process that trains it.
         tracker_factory: Makes the tracker.
         give_up_s: Seconds after the trainer's end for which a store that fails is tried again.
+        last_words: Called before each delivery once nothing trains that should go first.
     """
 
     def __init__(
@@ -188,11 +190,13 @@ class Recorder:
         trainer: processes.Watched,
         tracker_factory: TrackerFactory = open_tracker,
         give_up_s: float = GIVE_UP_S,
+        last_words: Callable[[], None] = lambda: None,
     ) -> None:
         self._folder = folder
         self._trainer = trainer
         self._drain = Drain(folder, tracker_factory)
         self._give_up_s = give_up_s
+        self._last_words = last_words
         self._failures = 0
 
     def run(self) -> int:
@@ -203,6 +207,8 @@ class Recorder:
             if ended is None and not self._trainer.alive():
                 ended = time.monotonic()
                 self._failures = 0
+            if ended is not None or self._is_over():
+                self._last_words()
             began = time.monotonic()
             told = self._pass(final=ended is not None)
             spent = time.monotonic() - began
@@ -276,14 +282,15 @@ class Recorder:
                 return
 
 
-def _give_way() -> None:
-    """Let what trains go first."""
+def _be_nice(value: int) -> None:
+    """Set how far this process lets others go first, 0 (not at all) to 19."""
+    # Back to 0 takes a privilege, but not for a session as a whole.
     with suppress(OSError):
-        os.nice(19)
+        os.setpriority(os.PRIO_PROCESS, 0, value)
     # With autogroups (most Linux desktops and servers) that counts only within one session, and this process
     # has one of its own: the session as a whole must give way. Source: sched(7), "The autogroup feature".
     with suppress(OSError):
-        Path("/proc/self/autogroup").write_text("19")
+        Path("/proc/self/autogroup").write_text(str(value))
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -297,10 +304,12 @@ def main(arguments: list[str] | None = None) -> int:
     # Ctrl-C and a scheduler's SIGTERM mean the trainer; its last words are still to be delivered.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    _give_way()
+    _be_nice(19)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     trainer = processes.Watched(given.watch_pid, given.pid_started)
-    recorder = Recorder(RunFolder(given.folder), trainer, give_up_s=given.give_up)
+    # Who waits for the delivery of an ended run, or for its lock, must not wait for all that others train.
+    folder, hurry = RunFolder(given.folder), partial(_be_nice, 0)
+    recorder = Recorder(folder, trainer, give_up_s=given.give_up, last_words=hurry)
     recorder.let_begin()
     return recorder.run()
 
