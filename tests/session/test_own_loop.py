@@ -291,3 +291,38 @@ def test_without_a_run_a_failed_step_says_what_to_do(failing: Any) -> None:
     failing.set_weights(weights)
     failing.compile("adam", "mse")
     assert np.isfinite(trainer.train_on_batch(*batch(1))).all()
+
+
+class Best(keras.metrics.Metric):
+    """A metric that is not all reset: the lowest loss so far stays."""
+
+    def __init__(self, keeps: bool = True) -> None:
+        super().__init__(name="best")
+        self.lowest = self.add_variable((), keras.initializers.Constant(1e9), name="lowest")
+        self.keeps = keeps
+
+    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+        error = keras.ops.mean(keras.ops.abs(keras.ops.cast(y_pred, "float32")))
+        self.lowest.assign(keras.ops.minimum(self.lowest.value, error))
+
+    def reset_state(self) -> None:
+        if not self.keeps:
+            self.lowest.assign(1e9)
+
+    def result(self) -> Any:
+        return self.lowest.value
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+def test_a_metric_that_is_not_all_reset_lowers_the_grade(runs: Runs, keeps: bool) -> None:
+    model = dropout_model()
+    model.compile("adam", "sparse_categorical_crossentropy", metrics=[Best(keeps)])
+    with runs.open("kept", exactness="any") as run:
+        trainer = run.trainer(model)
+        run.restore(trainer)
+        for step in range(2):
+            trainer.train_on_batch(*batch(step))
+        run.checkpoint(trainer)
+    grade = runs.tags("kept")["xptrain.grade"]
+    assert ("what a metric of" in grade) is keeps
+    assert grade.startswith("approximate" if keeps else "exact"), grade

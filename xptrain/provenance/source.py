@@ -21,6 +21,7 @@ MAX_FILE_BYTES: Final = 1 << 19
 MAX_TOTAL_BYTES: Final = 1 << 21
 # Parsing takes a second per megabyte; larger sources are generated ones, and compared by their bytes.
 _MAX_PARSED_BYTES: Final = 1 << 18
+_TRIES: Final = 5
 # Digest of a file's bytes → digest of its code, of all files that this process has digested.
 _CODE_OF: dict[str, str] = {}
 _FOREIGN: Final = frozenset({"site-packages", "dist-packages", "node_modules", ".xptrain", "__pycache__"})
@@ -155,10 +156,16 @@ def digest_source(data: bytes) -> dict[str, str]:
 def _digest_code(data: bytes) -> str | None:
     if len(data) > _MAX_PARSED_BYTES:
         return None
-    try:
-        tree = ast.parse(data)
-    # The last three: nested too deeply, or Python 3.11 when another thread parses at the same time.
-    except (SyntaxError, ValueError, RecursionError, MemoryError, SystemError):
+    tree = None
+    for _ in range(_TRIES):
+        try:
+            tree = ast.parse(data)
+            break
+        except SystemError:  # Python 3.11 when another thread parses at the same time
+            continue
+        except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last two: nested too deeply
+            break
+    if tree is None:
         return None
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -62,7 +63,7 @@ class Checkpoints:
         """Take the run's lock; returns the number of this attempt."""
         self.attempt = self.lock.acquire(above=above)
         # Orbax takes seconds to load: meanwhile the user's script builds its model.
-        threading.Thread(target=_load_orbax, name="xptrain-load-orbax", daemon=True).start()
+        threading.Thread(target=_load_early, name="xptrain-load-orbax", daemon=True).start()
         return self.attempt
 
     def journal_position(self) -> int:
@@ -200,3 +201,9 @@ def _load_orbax() -> tuple[Any, Any]:
     from xptrain.checkpoint import saver, store
 
     return saver, store
+
+
+def _load_early() -> None:
+    # What fails here is loaded again where it is needed, and fails there where somebody sees it.
+    with suppress(Exception):
+        _load_orbax()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from xptrain.errors import RestoreMismatchError, UsageError
 from xptrain.session.fitting import RunObserver
+from xptrain.state.digest import digest_array
 from xptrain.state.snapshot import Snapshot
 from xptrain.training.describe import describe_model
 from xptrain.training.keras_backend import checks, variables
@@ -36,7 +37,8 @@ class OwnLoop:
         self.trainers = trainers
         self._run = run
         self._observer = RunObserver(run)
-        # Metrics begin anew with each batch.
+        # Metrics begin anew with each batch, or should: their values before the first two, by trainer.
+        self._begun: dict[Trainer, list[list[str]]] = {trainer: [] for trainer in trainers}
         self._states = [FitState(trainer.model, [], with_metrics=False) for trainer in trainers]
         self._fit = 0
         self._before = 0
@@ -117,6 +119,9 @@ class OwnLoop:
         if self._stop_after is not None:
             step, self._stop_after = self._stop_after, None
             self._run.preemption.stop(step)
+        if len(self._begun[trainer]) < 2:
+            _, _, _, metrics = variables.groups(trainer.model)
+            self._begun[trainer].append([digest_array(metric.value) for metric in metrics])
         if not self._is_ready:
             self._is_ready = True
             name = f"train {self.trainers.index(trainer)} {shapes()}"
@@ -217,7 +222,11 @@ class OwnLoop:
 
     @property
     def _uncaptured(self) -> list[str]:
-        return [name for state in self._states for name in state.uncaptured]
+        named = [name for state in self._states for name in state.uncaptured]
+        for trainer, begun in self._begun.items():
+            if begun[1:] and begun[1] != begun[0]:
+                named.append(f"what a metric of {trainer.model.name!r} keeps when it is reset")
+        return named
 
 
 def _key(number: int, key: str) -> str:
