@@ -58,3 +58,20 @@ def test_what_an_attempt_lost_stays_in_the_grade(runs: Runs, stop_at: Any) -> No
     train(runs, "cut", stop_at(-1), resume=True, exactness="any", checkpoint=xptrain.every(epochs=1))
     assert runs.tags("cut")["xptrain.attempt.2.from_step"] == "10"
     assert runs.tags("cut")["xptrain.grade"].startswith("approximate: model.helper.inner.level")
+
+
+def test_a_csv_logger_whose_rows_are_all_cut_off_lowers_nothing(
+    runs: Runs, stop_at: Any, tmp_path: Any
+) -> None:
+    def logged(name: str, batches: int, **opened: Any) -> str:
+        path = tmp_path / f"{name}.csv"
+        with runs.open(name, checkpoint=xptrain.every(steps=4), **opened) as run:
+            callbacks = [keras.callbacks.CSVLogger(str(path)), stop_at(batches)]
+            run.fit(small(), X, Y, epochs=2, batch_size=8, verbose=0, callbacks=callbacks)
+        return path.read_text()
+
+    with pytest.raises(RuntimeError, match="stopped by the test"):
+        logged("cut", 7)
+    assert logged("cut", -1, resume=True) == logged("straight", -1)
+    assert runs.tags("cut")["xptrain.attempt.2.from_step"] == "4"
+    assert runs.tags("cut")["xptrain.grade"].startswith("exact")

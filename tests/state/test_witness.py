@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import functools
+import os
 import types
+import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+import jax
 import keras
 import numpy as np
 import pytest
 
 from tests.examples import X, Y, small
-from xptrain.state.python.reach import changed, look
+from xptrain.state.python.reach import Watch
 from xptrain.testing import assert_resume_exact
 
 Callback = keras.callbacks.Callback
@@ -103,7 +107,20 @@ def tick(space: Any) -> float:
     return float(space.n)
 
 
+class Keyed(Callback):
+    """Holds a typed key of JAX."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.key = jax.random.key(7)
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self.key, one = jax.random.split(self.key)
+        logs["n"] = float(jax.random.uniform(one))
+
+
 KEPT: dict[str, Callable[[], Any]] = {
+    "typed key": Keyed,
     "slots": Slotted,
     "functions in a list": lambda: Calls(counter(), counter()),
     "attribute of a function": lambda: Calls(with_attribute()),
@@ -160,6 +177,17 @@ class Defaults(Callback):
 
 class Counts:
     n = 0
+
+
+class Averages:
+    """Keeps an average of weights, as arrays of JAX."""
+
+    def __init__(self, size: int) -> None:
+        self.weights = jax.numpy.zeros((size, 400))
+
+    def step(self) -> float:
+        self.weights = self.weights * 0.9 + 1.0
+        return float(self.weights[0, 0])
 
 
 def held(thing: Any, step: Callable[[Any], float]) -> Any:
@@ -263,6 +291,18 @@ NAMED: dict[str, tuple[Callable[[], Any], Callable[[], Any], str]] = {
     "held metric's list": (small, lambda: held(Listing(), listed), "Holds.thing.values"),
     "held class": (small, lambda: held(Counts, tick), "Holds.thing.n"),
     "argument's default": (small, Defaults, "(memory)"),
+    "array of JAX": (small, lambda: closing_over(Averages(3), Averages.step), "{value}.weights"),
+    "large array of JAX": (small, lambda: closing_over(Averages(300), Averages.step), "{value}.weights"),
+    "arguments of a partial": (
+        attach("fn", lambda: functools.partial(grow, [])),
+        lambda: Does(lambda model: model.fn()),
+        "model.fn(args)[0]",
+    ),
+    "dataset that nobody trains on": (
+        small,
+        lambda: closing_over(Data(), lambda data: data.box.next()),
+        "{value}.box.n",
+    ),
     "iterator that a method closes over": (
         small,
         lambda: closing_over(iter(range(99)), next),
@@ -321,6 +361,25 @@ class ByObject(Data):
         return self.box.next() / 5
 
 
+class CachedImages(Data):
+    """Its class has `cache` in its name, and what it counts has not."""
+
+    def factor(self, index: int) -> float:
+        self.level += 1
+        return self.level / 5
+
+
+class ByKey(Data):
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.by: dict[Any, list[int]] = {("x", 1): [], ("x", 2): [], "a.png": []}
+
+    def factor(self, index: int) -> float:
+        self.by["a.png"].append(index)
+        self.by["x", 1].append(index)
+        return (len(self.by["a.png"]) + len(self.by["x", 1])) / 5
+
+
 class ByClass(Data):
     total = 0
 
@@ -329,14 +388,99 @@ class ByClass(Data):
         return type(self).total / 5
 
 
+class Speaks(Data):
+    """Counts, and says how far it has counted."""
+
+    def factor(self, index: int) -> float:
+        return self.box.next() / 5
+
+    def get_state(self) -> int:
+        return self.box.n
+
+    def set_state(self, state: int) -> None:
+        self.box.n = state
+
+
 class Quiet(Data):
     """Collects, keeps what it loaded, and opens what it needs when it is first needed."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.key = jax.random.key(7)
+        self.process = os.getpid()
+        self.helper = Box()
+        self.gone = weakref.proxy(Box())
+        self.many = list(range(100_000))
+
+    @functools.cached_property
+    def scale(self) -> int:
+        return 1
+
+    @property
+    def raises(self) -> int:
+        raise RuntimeError("nobody asked")
 
     def factor(self, index: int) -> float:
         self.file = self.file or open(__file__)  # noqa: SIM115
         self.seen.append(index)
         self.cache[index] = index
-        return 1.0
+        if self.process != os.getpid():
+            self.process, self.helper = os.getpid(), Box()
+        return self.scale
+
+
+@pytest.mark.parametrize(
+    "make", [Quiet, lambda: Quiet(workers=2), lambda: Quiet(workers=1, use_multiprocessing=True)]
+)
+def test_a_dataset_whose_batches_depend_on_nothing_else_is_exact(make: Callable[[], Any]) -> None:
+    assert assert_resume_exact(small, lambda: {"x": make(), "epochs": 2}, cuts=(3, 5)) == 2
+
+
+def test_a_dataset_that_says_how_far_it_is_is_exact() -> None:
+    assert assert_resume_exact(small, lambda: {"x": Speaks(), "epochs": 3}, cuts=(3, 5, 7)) == 3
+
+
+def test_the_data_of_the_fit_may_be_held_by_a_callback() -> None:
+    def args() -> Parts:
+        data = Data()
+        return {"x": data, "epochs": 2, "callbacks": [held(data, lambda data: float(len(data)))]}
+
+    assert assert_resume_exact(small, args, cuts=(3, 5)) == 2
+
+
+def test_two_local_classes_of_one_name_are_two() -> None:
+    uncaptured: list[str] = []
+
+    def args() -> Parts:
+        first, second = closing_over(Box(), tick), closing_over(Box(), lambda box: float(box.n))
+        return {"x": X, "y": Y, "epochs": 2, "callbacks": [first, second]}
+
+    with suppress(AssertionError):
+        assert_resume_exact(small, args, cuts=(2,), uncaptured=uncaptured)
+    assert [text for text in uncaptured if "{value}.n" in text], uncaptured
+
+
+class Reports(keras.Sequential):
+    """Says in a method of its own what no step reads."""
+
+    def report(self) -> str:
+        return f"best {self.best}"
+
+
+def test_an_attribute_that_only_other_methods_read_is_kept() -> None:
+    def make() -> Any:
+        model = Reports([keras.Input((4,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        model.best = 0.0
+        return model
+
+    def args() -> Parts:
+        def better(model: Any) -> None:
+            model.best += 1.0
+
+        return {"x": X, "y": Y, "epochs": 3, "callbacks": [Does(better)]}
+
+    assert assert_resume_exact(make, args, cuts=(2, 3)) == 2
 
 
 def level_from(data: Any) -> Any:
@@ -355,6 +499,9 @@ def level_from(data: Any) -> Any:
         (ByArray, "ByArray.counts"),
         (ByObject, "ByObject.box.n"),
         (ByClass, "ByClass.total"),
+        (CachedImages, "CachedImages.level"),
+        (ByKey, "ByKey.by['a.png']"),
+        (ByKey, "ByKey.by[0: ('x', 1)]"),
     ],
 )
 def test_what_loading_changes_is_named(make: Callable[[], Any], name: str) -> None:
@@ -428,7 +575,10 @@ def test_an_attribute_of_the_callbacks_class_is_told() -> None:
 
 def test_large_arrays_are_sampled_and_foreign_objects_left_alone() -> None:
     large = np.zeros((3000, 50, 7), "float32")
-    before, _ = look({"a": [large, keras.Sequential()]})
-    assert not list(changed(before, look({"a": [large, keras.Sequential()]})[0]))
+    things: list[Any] = [large, keras.Sequential()]
+    watch = Watch({"a": things})
+    watch.look()
+    assert not watch.changes()
     large += 1
-    assert list(changed(before, look({"a": [large, None]})[0])) == [("a", "[0]")]
+    things[1] = None
+    assert [place for place, _, _ in watch.changes()] == ["a[0]"]

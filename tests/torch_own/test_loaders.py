@@ -197,7 +197,7 @@ def test_an_unbuilt_model_of_a_loader() -> None:
         (lambda: loader(num_workers=1, persistent_workers=True), "persistent_workers"),
         (lambda: loader(num_workers=2, in_order=False), "in_order"),
         (lambda: loader(Stream(), num_workers=2), "IterableDataset"),
-        (lambda: loader(sampler=Shuffling()), "Shuffling.order, which iterating changes"),
+        (lambda: loader(sampler=Shuffling()), "Shuffling.order, which iterating or a callback changes"),
     ],
 )
 def test_what_cannot_be_exact_says_why(make: Callable[[], Any], reason: str) -> None:
@@ -205,6 +205,50 @@ def test_what_cannot_be_exact_says_why(make: Callable[[], Any], reason: str) -> 
     next(source.epoch(0, 0))
     assert len(source.uncaptured) == 1
     assert reason in source.uncaptured[0]
+
+
+class Counting(Items):
+    """Its items depend on how often they were asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts = np.zeros(len(self))
+        self.seen: list[int] = []
+        self.unread: list[int] = []
+
+    def __getitem__(self, index: int) -> Any:
+        self.counts[index] += 1
+        self.seen.append(index)
+        self.unread.append(index)
+        x, y = super().__getitem__(index)
+        return x * float(self.counts[index]) * len(self.seen), y
+
+
+def test_whatever_iterating_changes_in_a_dataset_is_named() -> None:
+    source = source_of(loader(Counting()))
+    list(source.epoch(0, 0))
+    named = sorted(text.partition(",")[0] for text in source.uncaptured)
+    assert named == ["Counting.counts", "Counting.seen"]
+
+
+def test_what_is_told_the_number_of_a_pass_may_be_held_by_a_callback() -> None:
+    class ByEpoch(Shuffling):
+        def set_epoch(self, epoch: int) -> None:
+            self.order = list(np.random.default_rng(epoch).permutation(len(X)))
+
+        def __iter__(self) -> Any:
+            return iter(self.order)
+
+    def args() -> dict[str, Any]:
+        sampler = ByEpoch()
+
+        class Local(keras.callbacks.Callback):
+            def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+                logs["first"] = float(sampler.order[0])
+
+        return {"x": loader(sampler=sampler), "epochs": 3, "callbacks": [Local()]}
+
+    assert assert_resume_exact(small, args, cuts=[3, 5, 7]) == 3
 
 
 def test_a_loader_that_yields_other_batches_is_refused() -> None:

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from xptrain.state.python.reach import GENERATORS, Watch
+from xptrain.state.python.notes import GENERATORS
+from xptrain.state.python.reach import Watch
+
+# What a batch does not depend on can be told apart by nothing but its name.
+_REASON = "(loading or a callback changes it; {remedy})"
+_BY_STATE = "if batches depend on it, give the dataset get_state and set_state; if not, name it …cache…"
+_BY_NAME = "if batches do not depend on it, name it …cache…"
 
 
 class Changes:
@@ -12,11 +18,13 @@ class Changes:
 
     Args:
         owner: For example a dataset whose `__getitem__` counts.
+        can_speak: Whether `get_state` and `set_state` of its own would be used.
     """
 
-    def __init__(self, owner: Any) -> None:
+    def __init__(self, owner: Any, *, can_speak: bool = False) -> None:
         # Random generators are given a state for each batch.
         self._watch = Watch({type(owner).__qualname__: owner}, but=GENERATORS)
+        self._reason = _REASON.format(remedy=_BY_STATE if can_speak else _BY_NAME)
         self.look()
 
     def look(self) -> None:
@@ -25,4 +33,4 @@ class Changes:
 
     def seen(self) -> list[str]:
         """Return what is different from when it was last looked at."""
-        return [f"{name} (loading or a callback changes it)" for name, _, _ in self._watch.changes()]
+        return [f"{name} {self._reason}" for name, _, _ in self._watch.changes()]

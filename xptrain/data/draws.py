@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 import sys
+import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -91,12 +92,6 @@ class Held:
         return [_state(generator) for generator in self._found.values()]
 
 
-def plain_attributes(owner: Any) -> dict[str, Any]:
-    """Return the attributes that are single plain values, to see whether loading changes them."""
-    kinds = bool | int | float | str | None
-    return {name: value for name, value in getattr(owner, "__dict__", {}).items() if isinstance(value, kinds)}
-
-
 def _state(generator: Any) -> str:
     if isinstance(generator, np.random.Generator):
         return repr(generator.bit_generator.state)
@@ -113,7 +108,8 @@ def _is_of_torch(value: Any) -> bool:
 
 
 def _generators(value: Any, name: str, seen: set[int], depth: int) -> Iterator[tuple[str, Any]]:
-    if id(value) in seen or depth > 4:
+    # What a weak reference stands for may be gone.
+    if id(value) in seen or depth > 4 or type(value) in weakref.ProxyTypes:
         return
     seen.add(id(value))
     if isinstance(value, np.random.Generator | np.random.RandomState):

@@ -12,7 +12,10 @@ from xptrain.data.draws import Held
 from xptrain.data.order import permutation
 from xptrain.data.passes import Passes
 from xptrain.data.source import Source
+from xptrain.data.stateful import Stateful
 from xptrain.data.workers import Item, Loader
+
+_HOOKS = ("on_epoch_begin", "on_epoch_end")
 
 
 class IndexedSource(Source):
@@ -21,6 +24,9 @@ class IndexedSource(Source):
     The dataset's own `on_epoch_begin` and `on_epoch_end` are called in the order of a run that is never
     stopped, each with random numbers of its own; a resumed run calls those of the epochs before again. No
     item is read before the `on_epoch_begin` of its epoch has returned.
+
+    Items should depend on nothing else. A dataset that is read by the loop itself may have `get_state` and
+    `set_state`; what changes in any other one, but for its hooks, is seen and told.
 
     Args:
         dataset: Has `__getitem__`; `on_epoch_begin`, `on_epoch_end` and the settings of workers if it likes.
@@ -55,7 +61,9 @@ class IndexedSource(Source):
         self._role = role
         self._loader = Loader(dataset)
         self._held = Held(dataset)
-        self._changes = Changes(dataset)
+        self._has_hooks = any(map(self._has_own, _HOOKS))
+        self._speaks = isinstance(dataset, Stateful) and self._loader.is_serial
+        self._changes: Changes | None = None
         self._fit = 0
         self._calls = 0
         self._first: Any = None
@@ -78,6 +86,8 @@ class IndexedSource(Source):
     def begin(self, fit: int) -> None:
         """Begin a fit: its number is part of every order."""
         self._fit = fit
+        if not self._speaks:
+            self._changes = Changes(self._dataset, can_speak=self._loader.is_serial)
 
     def first(self) -> Any:
         """Return the first batch of the fit, to build the model with."""
@@ -113,30 +123,39 @@ class IndexedSource(Source):
             "num_batches": self.num_batches,
         }
 
-    def get_state(self) -> dict[str, int]:
-        """Return how many of the dataset's epoch hooks were called."""
+    def get_state(self) -> dict[str, Any]:
+        """Return how many of the dataset's epoch hooks were called, and what it says of itself."""
         self._note_changes()
-        return {"calls": self._calls}
+        return {"calls": self._calls} | ({"own": self._dataset.get_state()} if self._speaks else {})
 
     def set_state(self, state: Any) -> None:
-        """Call the dataset's epoch hooks up to where they were."""
+        """Call the dataset's epoch hooks up to where they were, and give it its own state back."""
         self._call_hooks(int(state["calls"]))
+        if self._speaks and "own" in state:
+            self._dataset.set_state(state["own"])
 
     def _note_changes(self) -> None:
-        self._loader.seen.update(dict.fromkeys(self._changes.seen()))
+        if self._changes is not None:
+            self._loader.seen.update(dict.fromkeys(self._changes.seen()))
 
     def _call_hooks(self, until: int) -> None:
-        if self._calls < until:
-            self._note_changes()
+        if self._calls >= until or not self._has_hooks:
+            self._calls = max(self._calls, until)
+            return
+        self._note_changes()
         while self._calls < until:
             epoch, is_end = divmod(self._calls, 2)
-            hook = "on_epoch_end" if is_end else "on_epoch_begin"
+            hook = _HOOKS[is_end]
             names = (self._seed, self._fit, self._role, hook, epoch)
             with draws.drawing(names):
                 self._held.seed(names)
                 getattr(self._dataset, hook, _nothing)()
             self._calls += 1
+        if self._changes is not None:
             self._changes.look()
+
+    def _has_own(self, hook: str) -> bool:
+        return not getattr(getattr(self._dataset, hook, None), "__module__", "keras.").startswith("keras.")
 
     def _items(self, fit: int, epoch: int, start: int) -> Iterator[Item]:
         for batch, index in enumerate(self._indices(fit, epoch, start), start):

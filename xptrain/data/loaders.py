@@ -7,10 +7,9 @@ the pass from its beginning and drops the batches that were trained, instead of 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import blake3
 import numpy as np
 
 from xptrain.data import draws
@@ -18,6 +17,8 @@ from xptrain.data.draws import Held
 from xptrain.data.passes import Passes
 from xptrain.data.source import Convert, Digest, Source, other_batches
 from xptrain.errors import InexactError
+from xptrain.state.python.notes import GENERATORS
+from xptrain.state.python.reach import Watch
 
 
 class LoaderSource(Source):
@@ -60,7 +61,7 @@ class LoaderSource(Source):
         self._place = (self._passes.place(first_epoch)[0], 0)
         self._iterator: Any = None
         self._last: Any = None
-        self._before: dict[str, str] = {}
+        self._watch = _watch(loader)
         self._seen = dict.fromkeys(_hazards(loader, self._is_stream))
         self._ended_at: int | None = None
 
@@ -73,6 +74,11 @@ class LoaderSource(Source):
     def uncaptured(self) -> list[str]:
         """What decides the batches and is in no checkpoint."""
         return list(self._seen)
+
+    @property
+    def watches(self) -> Sequence[Any]:
+        """The loader and its parts: samplers and datasets are told the number of each pass."""
+        return (self._loader, self._loader.dataset, *_samplers(self._loader))
 
     def begin(self, fit: int) -> None:
         """Begin a fit: its number is part of every seed."""
@@ -181,10 +187,11 @@ class LoaderSource(Source):
         return batch
 
     def _open(self, number: int) -> None:
+        self._look()
         for part in (*_samplers(self._loader), self._loader.dataset):
             if hasattr(part, "set_epoch"):
                 part.set_epoch(number)
-        self._before = _attributes(self._loader)
+        self._watch.look()
         with draws.drawing(self._names(number, "open")):
             self._held.seed(self._names(number, "held"))
             self._iterator = iter(self._loader)
@@ -194,10 +201,8 @@ class LoaderSource(Source):
         self._iterator = self._last = None
 
     def _look(self) -> None:
-        after = _attributes(self._loader)
-        for name in sorted(self._before.keys() & after.keys()):
-            if self._before[name] != after[name]:
-                self._seen[f"{name}, which iterating changes"] = None
+        for name, _, _ in self._watch.changes():
+            self._seen[f"{name}, which iterating or a callback changes"] = None
 
     def _names(self, number: int, what: int | str) -> draws.Names:
         return self._seed, self._fit, self._role, "loader", number, what
@@ -211,7 +216,7 @@ class StateDicts:
     """
 
     def __init__(self, loader: Any) -> None:
-        self._loader = loader
+        self.loader = loader
         self._iterator: Any = None
 
     def __iter__(self) -> StateDicts:
@@ -220,17 +225,17 @@ class StateDicts:
 
     def __next__(self) -> Any:
         if self._iterator is None:
-            self._iterator = iter(self._loader)
+            self._iterator = iter(self.loader)
         return next(self._iterator)
 
     def get_state(self) -> Any:
         """Return the loader's state, with tensors as arrays."""
-        return _map_leaves(self._loader.state_dict(), _to_plain)
+        return _map_leaves(self.loader.state_dict(), _to_plain)
 
     def set_state(self, state: Any) -> None:
         """Put the loader where it was; its next iterator begins there."""
         self._iterator = None
-        self._loader.load_state_dict(_map_leaves(state, _from_plain))
+        self.loader.load_state_dict(_map_leaves(state, _from_plain))
 
 
 def is_torch_loader(data: Any) -> bool:
@@ -271,28 +276,17 @@ def _samplers(loader: Any) -> list[Any]:
     return list({id(part): part for part in found if part is not None}.values())
 
 
-def _attributes(loader: Any) -> dict[str, str]:
-    """Return, by name, digests of what samplers hold, and the plain attributes of the dataset."""
-    found = {}
-    for part in _samplers(loader):
-        for name, value in getattr(part, "__dict__", {}).items():
-            if value is not loader.dataset and (text := _text(value)) is not None:
-                found[f"{type(part).__qualname__}.{name}"] = text
-    for name, value in draws.plain_attributes(loader.dataset).items():
-        found[f"{type(loader.dataset).__qualname__}.{name}"] = repr(value)
-    return found
-
-
-def _text(value: Any) -> str | None:
-    if isinstance(value, bool | int | float | str | None):
-        return repr(value)
-    if isinstance(value, list | tuple | set | dict):
-        return blake3.blake3(repr(value).encode()).hexdigest()
-    if isinstance(value, np.ndarray) and value.dtype != object:
-        return blake3.blake3(value.tobytes()).hexdigest()
-    if _is_tensor(value):
-        return blake3.blake3(value.detach().cpu().numpy().tobytes()).hexdigest()
-    return None
+def _watch(loader: Any) -> Watch:
+    parts = [loader.dataset, *_samplers(loader)]
+    roots: dict[str, Any] = {}
+    for part in parts:
+        name = type(part).__qualname__
+        while name in roots:
+            name += "'"
+        roots[name] = part
+    functions = {name: getattr(loader, name, None) for name in ("collate_fn", "worker_init_fn")}
+    # Random generators are given a state for each pass.
+    return Watch({**roots, **{n: f for n, f in functions.items() if f is not None}}, but=GENERATORS)
 
 
 def _is_tensor(value: Any) -> bool:

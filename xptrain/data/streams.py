@@ -127,7 +127,8 @@ class StatefulSource(Source):
     @property
     def watches(self) -> Sequence[Any]:
         """The iterator, which says where it is."""
-        return (self._data,)
+        inner = getattr(self._data, "loader", None)
+        return (self._data,) if inner is None else (self._data, inner)
 
     def first(self) -> Any:
         """Return the first batch that was drawn; it is trained in its turn."""

@@ -35,6 +35,7 @@ class Loader:
         self._in_processes = workers > 0 and bool(getattr(dataset, "use_multiprocessing", False))
         self._workers = workers if workers > 1 or self._in_processes else 0
         self._ahead = max(self._workers, int(getattr(dataset, "max_queue_size", 10) or 1))
+        self.is_serial = not self._workers
         # What was seen while loading and makes it depend on more than the index.
         self.seen: dict[str, None] = {}
 

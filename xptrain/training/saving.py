@@ -45,7 +45,11 @@ class FitState:
         self.python_state = PythonState(
             self._callbacks,
             variables.owners(model),
-            others={f"{name} data": source.watched for name, source in sources.items() if source.watched},
+            others={
+                f"{name} data": source.watched
+                for name, source in sources.items()
+                if source.watched is not None
+            },
             apart=[data for source in sources.values() for data in source.watches],
             kept=[record.variable for record in variables.records(model)],
         )

@@ -6,12 +6,30 @@ import dis
 import functools
 import sys
 import types
-from typing import Any
+import weakref
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 _FOREIGN = ("site-packages", "dist-packages")
 _CALLS = ("LOAD_METHOD", "LOAD_ATTR")
 _READS = ("LOAD_DEREF", "LOAD_CLASSDEREF", *_CALLS)
 _COLLECTS = ("append", "appendleft", "extend", "add", "update", "insert")
+
+
+def remembered(function: Callable[[K], V]) -> Callable[[K], V]:
+    """Return a function that computes its result once for as long as its argument lives."""
+    known: weakref.WeakKeyDictionary[Any, V] = weakref.WeakKeyDictionary()
+
+    @functools.wraps(function)
+    def get(key: K) -> V:
+        if key not in known:
+            known[key] = function(key)
+        return known[key]
+
+    return get
 
 
 def is_own(home: str | None) -> bool:
@@ -36,14 +54,14 @@ def own_classes(value: Any) -> list[type]:
     return [cls for cls in type(value).__mro__ if is_own(cls.__module__)]
 
 
-@functools.cache
+@remembered
 def attributes_read(code: types.CodeType) -> frozenset[str]:
     """Return the names of the attributes that a function, or one within it, reads."""
     names = {i.argval for i in dis.get_instructions(code) if i.opname in _CALLS}
     return frozenset(names.union(*map(attributes_read, _inner(code))))
 
 
-@functools.cache
+@remembered
 def names_used(code: types.CodeType) -> frozenset[str]:
     """Return the names of attributes and of variables that a function closes over, if it reads them.
 

@@ -15,16 +15,17 @@ class Known:
     Args:
         callbacks: The callbacks of a fit, before `on_train_begin`, each with its model set.
         model: The model, if the callbacks do not have it.
+        others: What else is captured elsewhere, such as the data.
     """
 
-    def __init__(self, callbacks: Sequence[Any], model: Any = None) -> None:
-        self._callbacks = {id(callback) for callback in callbacks}
+    def __init__(self, callbacks: Sequence[Any], model: Any = None, others: Sequence[Any] = ()) -> None:
+        self._elsewhere = {id(value) for value in (*callbacks, *others)}
         # Each callback of a fit is given the same model.
         self._model = next((c.model for c in callbacks if getattr(c, "model", None) is not None), model)
         self._first_values: dict[int, tuple[Any, list[Any]]] = {}
 
     def __call__(self, value: Any) -> bool:
-        if id(value) in self._callbacks or (value is self._model and value is not None):
+        if id(value) in self._elsewhere or (value is self._model and value is not None):
             return True
         variables = variables_of(value)
         return bool(variables) and {id(v) for v in variables or ()} <= self._trained()

@@ -8,15 +8,15 @@ from __future__ import annotations
 import dis
 import functools
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from xptrain.secrets.names import holds_secret
-from xptrain.state.python.functions import attributes_read, own_classes
+from xptrain.state.python.functions import attributes_read, own_classes, remembered
 from xptrain.state.python.known import Known
-from xptrain.state.python.reach import note_of
+from xptrain.state.python.notes import note_of
 from xptrain.state.python.settings import Setting, as_setting
 from xptrain.state.python.slots import Slot
 from xptrain.state.values.anchors import Anchors, kind_of
@@ -85,7 +85,7 @@ class Parts:
     def note_compiled(self) -> None:
         """Note what the train step was compiled with; called after the first one."""
         if self._is_compiled:
-            self._read = frozenset().union(*(_read_by(owner) for owner in self._owners.values()))
+            self._read = _read_when_traced(self._owners.values())
             self._baked_in = {}
             for name, owner in self._owners.items():
                 read = [slot for slot in slots_of_part(owner) if slot.name in self._read]
@@ -179,7 +179,7 @@ class Parts:
         if holds_secret(slot.name, value):
             report(f"{path.replace(':', '.')}: a secret, which is never stored")
             return None
-        is_of_keras = slot.name in assigned_by_keras(slot.owner.__class__)
+        is_of_keras = slot.name in assigned_by_keras(type(slot.owner))
         is_baked_in = self._is_baked_in(path.partition(":")[0], slot)
         if is_baked_in or (is_of_keras and (self._is_compiled or callable(value))):
             # The script's value is what a resumed process compiles, as the straight one did.
@@ -193,8 +193,8 @@ class Parts:
         return None if data == {KIND: "kept", "v": path} else data
 
 
-@functools.cache
-def assigned_by_keras(cls: Any) -> frozenset[str]:
+@remembered
+def assigned_by_keras(cls: type) -> frozenset[str]:
     """Return the names of the attributes that Keras's own code gives to instances of a class."""
     names: set[str] = set()
     for base in cls.__mro__:
@@ -216,12 +216,28 @@ def _stored(member: Any) -> set[str]:
     return here.union(*map(_stored, code.co_consts))
 
 
-def _read_by(owner: Any) -> frozenset[str]:
-    """Return the names of the attributes that the user's code reads when it is traced."""
-    code = [f for f in vars(owner).values() if isinstance(f, types.FunctionType)]
-    for cls in own_classes(owner):
-        code += [f for n, f in vars(cls).items() if isinstance(f, types.FunctionType) and n not in _APART]
-    return frozenset().union(*(attributes_read(function.__code__) for function in code))
+def _read_when_traced(owners: Iterable[Any]) -> frozenset[str]:
+    """Return the names of the attributes that the user's code reads when a step is traced.
+
+    Keras calls what overrides a method of its own, and that calls the rest. A name stands for all owners.
+    """
+    code: dict[str, set[types.CodeType]] = {}
+    called = set()
+    for owner in owners:
+        of_keras = [cls for cls in type(owner).__mro__ if cls.__module__.startswith("keras.")]
+        members = [(name, member) for cls in own_classes(owner) for name, member in vars(cls).items()]
+        called |= {name for name, _ in members if any(hasattr(cls, name) for cls in of_keras)} - _APART
+        called |= assigned_by_keras(type(owner))
+        for name, member in [*members, *vars(owner).items()]:
+            function = member.fget if isinstance(member, property) else member
+            if isinstance(function, types.FunctionType):
+                code.setdefault(name, set()).add(function.__code__)
+    read: set[str] = set()
+    while waiting := [name for name in called if name in code]:
+        new = {name for of_name in waiting for c in code.pop(of_name) for name in attributes_read(c)}
+        read |= new
+        called |= new
+    return frozenset(read)
 
 
 def _is_inner(name: str) -> bool:
@@ -234,8 +250,9 @@ def slots_of_part(owner: Any) -> Iterator[Slot]:
     import jax
     import keras
 
-    of_keras = assigned_by_keras(owner.__class__)
-    for name, value in vars(owner).items():
+    of_keras = assigned_by_keras(type(owner))
+    # A copy, since threads may go on.
+    for name, value in dict(vars(owner)).items():
         if name in _OF_THE_LOOP or (name in of_keras and _is_inner(name)):
             continue
         # Of what else Keras keeps only plain values and functions (an activation) can be changed by anybody.

@@ -59,13 +59,13 @@ class Slot:
 
     def get(self) -> Any:
         """Return the value."""
-        return _get(self.owner, self.variable)
+        return value_of(self.owner, self.variable)
 
     def put(self, value: Any) -> None:
         """Put a value in, unless it is there already."""
         if isinstance(self.owner, types.CellType):
             self.owner.cell_contents = value
-        elif _get(self.owner, self.variable) is not value:
+        elif value_of(self.owner, self.variable) is not value:
             setattr(self.owner, self.variable, value)
 
 
@@ -73,7 +73,7 @@ def slots_of(callback: Any) -> list[Slot]:
     """Return every slot of a callback, without those that Keras fills or that are bound to this process."""
     settings = parameters(type(callback))
     found: dict[tuple[int, str], Slot] = {}
-    for name in _attributes(callback):
+    for name in attribute_names(callback):
         found[id(callback), name] = Slot(name, callback, name in settings)
     functions = list(_functions(callback))
     used = frozenset().union(*(names_used(function.__code__) for _, function, _ in functions))
@@ -133,24 +133,36 @@ def slot_names(value: Any) -> list[str]:
     return [name for name in names if not name.startswith("__") and hasattr(value, name)]
 
 
-def _attributes(callback: Any) -> Iterator[str]:
-    for name, value in vars(callback).items():
-        if name == "_model" or (name == "params" and _is_of_the_fit(value)):
-            continue
-        if not (name in _CSV_OWN and is_csv_logger(callback)):
-            yield name
-    yield from slot_names(callback)
+def attribute_names(callback: Any) -> list[str]:
+    """Return the names of what a callback holds itself, without what Keras fills for each fit or process."""
+    # A copy, since threads may go on.
+    names = [name for name, value in dict(vars(callback)).items() if not _is_of_the_fit(name, value)]
+    is_csv = is_csv_logger(callback)
+    return [*(name for name in names if not (is_csv and name in _CSV_OWN)), *slot_names(callback)]
 
 
-def _is_of_the_fit(value: Any) -> bool:
-    return value is None or (isinstance(value, dict) and value.keys() <= _FIT_PARAMS)
+def value_of(owner: Any, name: str) -> Any:
+    """Return what an object, a function or a cell holds under a name."""
+    if isinstance(owner, types.CellType):
+        return owner.cell_contents
+    if name in vars(owner):
+        return vars(owner)[name]
+    is_slotted = not isinstance(owner, types.FunctionType)
+    return getattr(owner, name, _ABSENT) if is_slotted else _ABSENT
+
+
+def _is_of_the_fit(name: str, value: Any) -> bool:
+    is_params = name == "params" and (
+        value is None or (isinstance(value, dict) and value.keys() <= _FIT_PARAMS)
+    )
+    return name == "_model" or is_params
 
 
 def _functions(callback: Any) -> Iterator[tuple[str, types.FunctionType, bool]]:
     """Return the functions among a callback's attributes and methods, and those that these use, by their
     paths, with whether the callback holds them itself."""
     waiting: deque[tuple[str, Any, bool]] = deque()
-    waiting += [(name, _get(callback, name), True) for name in _attributes(callback)]
+    waiting += [(name, value_of(callback, name), True) for name in attribute_names(callback)]
     waiting += [(n, value, False) for cls in own_classes(callback) for n, value in vars(cls).items()]
     seen: set[int] = set()
     while waiting:
@@ -161,7 +173,7 @@ def _functions(callback: Any) -> Iterator[tuple[str, types.FunctionType, bool]]:
         if isinstance(value, types.FunctionType):
             yield path, value, is_near
             for slot in _used_by(path, value, is_near):
-                inner = _get(slot.owner, slot.variable)
+                inner = value_of(slot.owner, slot.variable)
                 near = is_near and isinstance(slot.owner, types.CellType)
                 waiting.append((slot.name, inner, near))
         elif isinstance(value, (types.MethodType, staticmethod, classmethod)):
@@ -182,15 +194,6 @@ def _used_by(path: str, function: types.FunctionType, is_near: bool) -> Iterator
         return
     for name in vars(function).keys() - {"__wrapped__"}:
         yield Slot(f"{path}.{name}", function, True, False, name)
-
-
-def _get(owner: Any, name: str) -> Any:
-    if isinstance(owner, types.CellType):
-        return owner.cell_contents
-    if name in vars(owner):
-        return vars(owner)[name]
-    is_slotted = not isinstance(owner, types.FunctionType)
-    return getattr(owner, name, _ABSENT) if is_slotted else _ABSENT
 
 
 def _is_light(value: Any, depth: int = 0) -> bool:

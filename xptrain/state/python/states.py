@@ -75,7 +75,7 @@ class PythonState:
         kept: Sequence[Any] = (),
     ) -> None:
         self._callbacks = list(callbacks)
-        self._known = Known(self._callbacks, next(iter(owners.values()), None))
+        self._known = Known(self._callbacks, next(iter(owners.values()), None), apart)
         self._parts = Parts(owners, self._known)
         self._beginnings = [beginning(callback, self._known) for callback in self._callbacks]
         self._begun: Anchors | None = None

@@ -5,13 +5,14 @@ from __future__ import annotations
 import types
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from xptrain.secrets.names import is_secret_name
 from xptrain.state.python.functions import cells_of
 from xptrain.state.python.parts import objects_in, slots_of_part
-from xptrain.state.python.reach import Watch, attributes, classes
-from xptrain.state.python.slots import slots_of
+from xptrain.state.python.reach import Watch, classes
+from xptrain.state.python.slots import attribute_names, slots_of, value_of
 from xptrain.state.values.held import variables_of
 
 
@@ -37,10 +38,9 @@ class Witness:
         self._callbacks = [callback for _, callback in callbacks]
         self._owners = list(owners.values())
         numbered = {f"{name}#{i}" if i else name: c for i, (name, c) in _numbered(callbacks)}
-        self._watch = Watch({**numbered, **owners, **others}, self._parts_of)
-        self._ours = {id(callback) for callback in self._callbacks}
-        self._apart = {id(value) for value in apart}
-        self._kept = {id(variable) for variable in kept}
+        # By their ids: what is watched must not live longer for it.
+        ids = [{id(value) for value in values} for values in (self._callbacks, apart, kept)]
+        self._watch = Watch({**numbered, **owners, **others}, partial(_parts_of, *ids))
         self._classes = {cls for _, c in callbacks for cls in classes(c).values()}
         self._warned: set[str] = set()
 
@@ -65,7 +65,7 @@ class Witness:
         for name, part, owner in changes:
             if holds(owner) and (not part or variables_of(owner) is None):
                 continue
-            if _place_of(owner, part) in places or name.startswith((*known, *found)):
+            if _place_of(owner, part) in places or any(_is_within(name, outer) for outer in (*known, *found)):
                 continue
             if is_secret_name(part.strip(".{}")):
                 continue
@@ -85,17 +85,23 @@ class Witness:
                 stacklevel=2,
             )
 
-    def _parts_of(self, value: Any) -> Mapping[str, Any] | None:
-        import keras
 
-        if id(value) in self._apart or isinstance(value, keras.utils.PyDataset):
-            return {}
-        if isinstance(value, keras.Variable):
-            return {} if id(value) in self._kept else {"": value.value}
-        if id(value) in self._ours:
-            return {**_without_model(attributes(value)), **classes(value)}
-        of_keras = objects_in(value)
-        return None if of_keras is None else {**of_keras, **classes(value)}
+def _parts_of(ours: set[int], apart: set[int], kept: set[int], value: Any) -> Mapping[str, Any] | None:
+    import keras
+
+    if id(value) in apart:
+        return {}
+    if isinstance(value, keras.Variable):
+        return {} if id(value) in kept else {"": value.value}
+    if id(value) in ours:
+        return {**{f".{name}": value_of(value, name) for name in attribute_names(value)}, **classes(value)}
+    of_keras = objects_in(value)
+    return None if of_keras is None else {**of_keras, **classes(value)}
+
+
+def _is_within(name: str, outer: str) -> bool:
+    """Say whether a place is another one or a part of it."""
+    return name.startswith(outer) and name[len(outer) : len(outer) + 1] in ("", ".", "[", "{", "(")
 
 
 def _numbered(callbacks: Sequence[tuple[str, Any]]) -> Iterator[tuple[int, tuple[str, Any]]]:
@@ -103,10 +109,6 @@ def _numbered(callbacks: Sequence[tuple[str, Any]]) -> Iterator[tuple[int, tuple
     for name, callback in callbacks:
         yield counts.get(name, 0), (name, callback)
         counts[name] = counts.get(name, 0) + 1
-
-
-def _without_model(parts: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: part for name, part in parts.items() if name not in ("._model", ".params")}
 
 
 def _place_of(owner: Any, part: str) -> tuple[int, str]:
