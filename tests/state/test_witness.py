@@ -448,6 +448,19 @@ def test_the_data_of_the_fit_may_be_held_by_a_callback() -> None:
     assert assert_resume_exact(small, args, cuts=(3, 5)) == 2
 
 
+def test_an_iterator_of_the_fit_that_a_callback_holds_is_named() -> None:
+    uncaptured: list[str] = []
+
+    def args() -> Parts:
+        batches = ((X[:8], Y[:8]) for _ in range(99))
+        callback = held(batches, lambda batches: float(next(batches)[0][0, 0]))
+        return {"x": batches, "steps_per_epoch": 4, "epochs": 2, "callbacks": [callback]}
+
+    with suppress(Exception):
+        assert_resume_exact(small, args, cuts=(2,), uncaptured=uncaptured)
+    assert [text for text in uncaptured if "Holds.thing" in text], uncaptured
+
+
 def test_two_local_classes_of_one_name_are_two() -> None:
     uncaptured: list[str] = []
 

@@ -130,6 +130,8 @@ def _note_box(box: Any) -> str:
     some = _some(items, _SAMPLES if all(issubclass(kind, SCALARS) for kind in kinds) else _ARRAYS)
     if kinds == {float}:
         return head + _digest(array.array("d", some).tobytes())
+    if kinds in ({str}, {bytes}):  # their hashes are kept by Python: long texts are read once
+        return f"{head}{hash(tuple(some))}"
     text = repr(some) if kinds <= _FAST else "\0".join(map(note_of, some))
     return head + _digest(text.encode("utf-8", "surrogatepass"))
 

@@ -75,7 +75,9 @@ class PythonState:
         kept: Sequence[Any] = (),
     ) -> None:
         self._callbacks = list(callbacks)
-        self._known = Known(self._callbacks, next(iter(owners.values()), None), apart)
+        # What is read by number is where it was; of an iterator nobody would know who else has drawn from it.
+        indexed = [value for value in apart if hasattr(value, "__getitem__")]
+        self._known = Known(self._callbacks, next(iter(owners.values()), None), indexed)
         self._parts = Parts(owners, self._known)
         self._beginnings = [beginning(callback, self._known) for callback in self._callbacks]
         self._begun: Anchors | None = None
