@@ -9,10 +9,10 @@ from typing import Any
 
 from xptrain.data.generators import GeneratorSource
 from xptrain.data.indexed import IndexedSource
-from xptrain.data.loaders import LoaderSource, StateDicts, has_state_dict, is_torch_loader
+from xptrain.data.loaders import LoaderSource, is_torch_loader
 from xptrain.data.passes import Passes
 from xptrain.data.source import Source
-from xptrain.data.stateful import Stateful
+from xptrain.data.stateful import StateDicts, Stateful, has_state_dict
 from xptrain.data.streams import FactorySource, StatefulSource
 from xptrain.training.keras_backend import arrays
 from xptrain.training.keras_backend.batches import Batches, digest_batch, is_indexed
