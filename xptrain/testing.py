@@ -120,7 +120,7 @@ def assert_resume_exact(
         assert resumed.history == straight.history, f"{where}: History differs"
         assert resumed.variables == straight.variables, f"{where}: the model ends with other variables"
         assert resumed.has_stopped == straight.has_stopped, f"{where}: model.stop_training differs"
-    return len(chosen)
+    return len({cut.step for cut in chosen})
 
 
 class _Watch:
@@ -128,7 +128,8 @@ class _Watch:
 
     files: Path | None = None
     wants_steps = True
-    stopping = False
+    # Also between the last step of an epoch and its end, where only a signal has a checkpoint made.
+    stopping = True
 
     def __init__(self, seed: int, restored: Restored | None) -> None:
         self._start = Start(fit=0, step=0, seed=seed, restored=restored)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from xptrain.state.python.notes import GENERATORS
 from xptrain.state.python.reach import Watch
 
 # What a batch does not depend on can be told apart by nothing but its name.
@@ -18,12 +18,15 @@ class Changes:
 
     Args:
         owner: For example a dataset whose `__getitem__` counts.
+        seeded: Says of a random generator whether it is given a state for each batch.
         can_speak: Whether `get_state` and `set_state` of its own would be used.
     """
 
-    def __init__(self, owner: Any, *, can_speak: bool = False) -> None:
+    def __init__(self, owner: Any, seeded: Callable[[Any], bool], *, can_speak: bool = False) -> None:
         # Random generators are given a state for each batch.
-        self._watch = Watch({type(owner).__qualname__: owner}, but=GENERATORS)
+        self._watch = Watch({type(owner).__qualname__: owner}, but=seeded)
+        self._first = Watch({type(owner).__qualname__: owner}, but=seeded)
+        self._first.look()
         self._reason = _REASON.format(remedy=_BY_STATE if can_speak else _BY_NAME)
         self.look()
 
@@ -34,3 +37,7 @@ class Changes:
     def seen(self) -> list[str]:
         """Return what is different from when it was last looked at."""
         return [f"{name} {self._reason}" for name, _, _ in self._watch.changes()]
+
+    def since_begin(self) -> str:
+        """Return a digest of what is different from when this was made."""
+        return self._first.digest()

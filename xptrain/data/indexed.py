@@ -6,12 +6,11 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 from typing import Any
 
-from xptrain.data import draws
 from xptrain.data.changes import Changes
 from xptrain.data.draws import Held
 from xptrain.data.order import permutation
 from xptrain.data.passes import Passes
-from xptrain.data.source import Source
+from xptrain.data.source import Source, other_batches
 from xptrain.data.stateful import Stateful
 from xptrain.data.workers import Item, Loader
 
@@ -60,10 +59,10 @@ class IndexedSource(Source):
         self._first_epoch = first_epoch
         self._role = role
         self._loader = Loader(dataset)
-        self._held = Held(dataset)
         self._has_hooks = any(map(self._has_own, _HOOKS))
         self._speaks = isinstance(dataset, Stateful) and self._loader.is_serial
         self._changes: Changes | None = None
+        self._of_hooks = ""
         self._fit = 0
         self._calls = 0
         self._first: Any = None
@@ -87,7 +86,9 @@ class IndexedSource(Source):
         """Begin a fit: its number is part of every order."""
         self._fit = fit
         if not self._speaks:
-            self._changes = Changes(self._dataset, can_speak=self._loader.is_serial)
+            self._changes = Changes(
+                self._dataset, lambda value: self._loader.held.has(value), can_speak=self._loader.is_serial
+            )
 
     def first(self) -> Any:
         """Return the first batch of the fit, to build the model with."""
@@ -95,9 +96,12 @@ class IndexedSource(Source):
             self._call_hooks(max(1, self._calls))
             names = (self._seed, self._fit, self._role, self._first_epoch, 0)
             index = next(iter(self._indices(self._fit, self._first_epoch, 0)))
-            with draws.drawing(names):
-                self._held.seed(names)
+            # It is loaded once more when its turn comes.
+            state = self._dataset.get_state() if self._speaks else None
+            with Held(self._dataset).drawing(names):
                 self._first = self._convert(self._dataset[index])
+            if self._speaks:
+                self._dataset.set_state(state)
         return self._first
 
     def batches_in(self, epoch: int) -> int | None:
@@ -124,13 +128,27 @@ class IndexedSource(Source):
         }
 
     def get_state(self) -> dict[str, Any]:
-        """Return how many of the dataset's epoch hooks were called, and what it says of itself."""
+        """Return which of the dataset's epoch hooks were called, what they did, and its own state."""
         self._note_changes()
-        return {"calls": self._calls} | ({"own": self._dataset.get_state()} if self._speaks else {})
+        own = {"own": self._dataset.get_state()} if self._speaks else {}
+        return {"calls": self._calls, "hooks": self._of_hooks, **own}
 
     def set_state(self, state: Any) -> None:
-        """Call the dataset's epoch hooks up to where they were, and give it its own state back."""
+        """Call the dataset's epoch hooks up to where they were, and give it its own state back.
+
+        Raises:
+            InexactError: They made something else of the dataset than before.
+        """
         self._call_hooks(int(state["calls"]))
+        known = state.get("hooks", self._of_hooks)
+        if known != self._of_hooks and not self._loader.seen:
+            raise other_batches(
+                "PyDataset",
+                f"digest {self._of_hooks[:16] or 'of nothing'} of what its epoch hooks changed",
+                f"digest {known[:16] or 'of nothing'}",
+                "let on_epoch_begin and on_epoch_end depend on the dataset and random numbers only: not on "
+                "the model, the clock or files",
+            )
         if self._speaks and "own" in state:
             self._dataset.set_state(state["own"])
 
@@ -147,12 +165,14 @@ class IndexedSource(Source):
             epoch, is_end = divmod(self._calls, 2)
             hook = _HOOKS[is_end]
             names = (self._seed, self._fit, self._role, hook, epoch)
-            with draws.drawing(names):
-                self._held.seed(names)
+            # The hook before may have made new generators.
+            with Held(self._dataset).drawing(names):
                 getattr(self._dataset, hook, _nothing)()
             self._calls += 1
+        self._loader.held = Held(self._dataset)
         if self._changes is not None:
             self._changes.look()
+            self._of_hooks = self._changes.since_begin()
 
     def _has_own(self, hook: str) -> bool:
         return not getattr(getattr(self._dataset, hook, None), "__module__", "keras.").startswith("keras.")

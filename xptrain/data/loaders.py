@@ -6,7 +6,7 @@ the pass from its beginning and drops the batches that were trained, instead of 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from xptrain.data import draws
@@ -14,7 +14,6 @@ from xptrain.data.draws import Held
 from xptrain.data.passes import Passes
 from xptrain.data.source import Convert, Digest, Source, other_batches
 from xptrain.errors import InexactError
-from xptrain.state.python.notes import GENERATORS
 from xptrain.state.python.reach import Watch
 
 
@@ -58,7 +57,7 @@ class LoaderSource(Source):
         self._place = (self._passes.place(first_epoch)[0], 0)
         self._iterator: Any = None
         self._last: Any = None
-        self._watch = _watch(loader)
+        self._watch = _watch(loader, lambda value: self._held.has(value))
         self._seen = dict.fromkeys(_hazards(loader, self._is_stream))
         self._ended_at: int | None = None
 
@@ -86,6 +85,7 @@ class LoaderSource(Source):
         if self._first is None:
             with draws.drawing(self._names(self._place[0], "open")):
                 self._held.seed(self._names(self._place[0], "held"))
+                self._held.seed_keras(self._names(self._place[0], "held"))
                 self._first = self._convert(next(iter(self._loader)))
         return self._first
 
@@ -188,9 +188,12 @@ class LoaderSource(Source):
         for part in (*_samplers(self._loader), self._loader.dataset):
             if hasattr(part, "set_epoch"):
                 part.set_epoch(number)
+        # `set_epoch` may have made new generators.
+        self._held = Held(self._loader)
         self._watch.look()
         with draws.drawing(self._names(number, "open")):
             self._held.seed(self._names(number, "held"))
+            self._held.seed_keras(self._names(number, "held"))
             self._iterator = iter(self._loader)
 
     def _close(self) -> None:
@@ -238,7 +241,7 @@ def _samplers(loader: Any) -> list[Any]:
     return list({id(part): part for part in found if part is not None}.values())
 
 
-def _watch(loader: Any) -> Watch:
+def _watch(loader: Any, seeded: Callable[[Any], bool]) -> Watch:
     parts = [loader.dataset, *_samplers(loader)]
     roots: dict[str, Any] = {}
     for part in parts:
@@ -248,7 +251,7 @@ def _watch(loader: Any) -> Watch:
         roots[name] = part
     functions = {name: getattr(loader, name, None) for name in ("collate_fn", "worker_init_fn")}
     # Random generators are given a state for each pass.
-    return Watch({**roots, **{n: f for n, f in functions.items() if f is not None}}, but=GENERATORS)
+    return Watch({**roots, **{n: f for n, f in functions.items() if f is not None}}, but=seeded)
 
 
 def _name(value: Any) -> str | None:

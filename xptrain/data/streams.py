@@ -72,6 +72,8 @@ class FactorySource(Source):
         """Yield the batches of an epoch from number `start` on."""
         self._fit = fit
         number = start
+        if number == self._steps:
+            return
         for batch in self._batches(epoch, start):
             yield batch
             number += 1
@@ -85,10 +87,12 @@ class FactorySource(Source):
 
     def _batches(self, epoch: int, start: int) -> Iterator[Any]:
         head = (self._seed, self._fit, self._role, epoch)
-        with draws.drawing((*head, "factory")):
+        # Layers that the function augments with; its other generators are the script's, and watched.
+        held = draws.Held(self._factory)
+        with held.drawing_keras((*head, "factory")):
             iterator = iter(self._factory(epoch, start))
         for number in count(start):
-            with draws.drawing((*head, number)):
+            with held.drawing_keras((*head, number)):
                 try:
                     batch = self._convert(next(iterator))
                 except StopIteration:

@@ -30,7 +30,7 @@ class Loader:
 
     def __init__(self, dataset: Any) -> None:
         self._dataset = dataset
-        self._held = Held(dataset)
+        self.held = Held(dataset)
         workers = int(getattr(dataset, "workers", 1) or 0)
         self._in_processes = workers > 0 and bool(getattr(dataset, "use_multiprocessing", False))
         self._workers = workers if workers > 1 or self._in_processes else 0
@@ -41,6 +41,8 @@ class Loader:
 
     def load(self, items: Sequence[Item] | Iterator[Item]) -> Iterator[Any]:
         """Yield the items in order."""
+        # A hook may have made new generators.
+        self.held = Held(self._dataset)
         if not self._workers:
             for index, names in items:
                 yield self._here(index, names)
@@ -76,22 +78,22 @@ class Loader:
             pool.shutdown(wait=True, cancel_futures=True)
 
     def _here(self, index: int, names: Names) -> Any:
-        with draws.drawing(names):
-            self._held.seed(names)
+        with self.held.drawing(names):
             return self._dataset[index]
 
     def _in_thread(self, index: int, names: Names) -> tuple[Any, list[str]]:
         # Threads share the global generators: what they draw depends on who comes first.
-        before = draws.globals_now(), self._held.now()
+        before = draws.globals_now(), self.held.now()
         value = self._dataset[index]
-        after = draws.globals_now(), self._held.now()
+        after = draws.globals_now(), self.held.now()
         return value, ["random numbers drawn by loader threads"] if before != after else []
 
 
 def _begin(dataset: Any, parent: int) -> None:
     """Begin a loader process: it keeps its own dataset, and does not outlive the trainer."""
     global _mine
-    _mine = dataset, Held(dataset), Changes(dataset), count(1)
+    held = Held(dataset)
+    _mine = dataset, held, Changes(dataset, held.has), count(1)
 
     def watch() -> None:
         while os.getppid() == parent:
@@ -105,6 +107,7 @@ def _in_process(index: int, names: Names) -> tuple[Any, list[str]]:
     dataset, held, changes, counter = _mine
     draws.seed_globals(names)
     held.seed(names)
+    held.seed_keras(names)
     value = dataset[index]
     number = next(counter)
     # The parent does not see what changes here. What changes at all does so soon.

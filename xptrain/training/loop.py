@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from xptrain.data.generators import shared_with
@@ -52,6 +53,8 @@ class Fit:
         self._unchanged = checks.Unchanged(model)
         self._chunk = 0
         self._last_logs: dict[str, Any] = {}
+        self._restored_logs: dict[str, Any] = {}
+        self._epoch_logs: dict[str, Any] = {}
         self.number = 0
         self.step = 0
 
@@ -93,9 +96,14 @@ class Fit:
             if restored is not None:
                 epoch, skip, self.step = restored.cursor.epoch, restored.cursor.batch, restored.step
                 if skip:
-                    # The epoch had begun. Callbacks set themselves up here, then get their state back.
+                    # The epoch had begun. Callbacks set themselves up here, from the state that they know,
+                    # and get it back afterwards.
+                    self._state.restore(restored, prepared)
                     self._begin_epoch(epoch)
                 self._changes = self._state.restore(restored, prepared)
+                self._restored_logs = self._state.logs_in(restored)
+                # A fit that was told to stop has no checkpoint to go on from.
+                model.stop_training = False
                 self._observer.resumed(self.step)
             self._state.remember()
             while epoch < plan.epochs:
@@ -131,8 +139,8 @@ class Fit:
         self._progress.epoch_begin(epoch, skip)
         done = self._train(epoch, skip)
         if not done - skip:
-            # The checkpoint was made after the last batch: the epoch's metrics are in it.
-            self._last_logs = self._model.get_metrics_result()
+            # The checkpoint was made after the last batch: metrics and the step's logs are in it.
+            self._last_logs = self._restored_logs or self._model.get_metrics_result()
         logs = kc.epoch_logs(self._model, self._last_logs)
         if self._validation is not None and kc.should_validate(
             self._model, epoch, self._plan.settings["validation_freq"]
@@ -144,6 +152,7 @@ class Fit:
             )
             logs.update({f"val_{name}": value for name, value in values.items()})
         self._callbacks.on_epoch_end(epoch, logs)
+        self._epoch_logs = logs
         self._progress.epoch_end(done, tap.logs)
         seconds = time.monotonic() - began
         self._observer.epoch(Epoch(epoch, self.step, tap.logs, seconds, self.step - first_step))
@@ -163,7 +172,8 @@ class Fit:
             if not self._announced:
                 self._unchanged.check()
                 # A batch that is at hand need not be loaded twice.
-                self._announce(chunks, live.take(), self._source.first() if done else chunk[0])
+                is_first = not done and epoch == self._plan.initial_epoch
+                self._announce(chunks, live.take(), chunk[0] if is_first else self._source.first())
                 if observer.stopping:
                     # Nothing is trained yet that a checkpoint lacks.
                     observer.stop()
@@ -181,13 +191,15 @@ class Fit:
                 self._unchanged.check(quick=True)
             if model.stop_training:
                 break
-            last = done == self._source.batches_in(epoch)
-            if (observer.stopping and (not last or self._has_plain_logs(live))) or (
-                observer.wants_steps and not last and observer.due(self.step, self._chunk)
+            size = self._source.batches_in(epoch)
+            if observer.stopping or (
+                observer.wants_steps and done != size and observer.due(self.step, self._chunk)
             ):
                 live.attach()
                 kc.wait_for_callbacks(callbacks)
-                self._save(self._snapshot(epoch, done, {}))
+                # Without another step in the epoch, its logs are those of this one.
+                logs = kc.pythonify(self._last_logs) if size in (None, done) else {}
+                self._save(self._snapshot(epoch, done, {}, logs))
                 if observer.stopping:
                     observer.stop()
         live.attach()
@@ -208,11 +220,6 @@ class Fit:
         observer = self._observer
         return observer.stopping or observer.due(self.step, self._chunk, epochs_done)
 
-    def _has_plain_logs(self, live: LiveState) -> bool:
-        # After the last batch of an epoch its logs must follow from the metrics; else its end is waited for.
-        live.attach()
-        return bool(self._last_logs.keys() == self._model.get_metrics_result().keys())
-
     def _told(self, count: int, logs: Any) -> None:
         self.step += count
         self._observer.step(self.step, logs, count)
@@ -229,15 +236,17 @@ class Fit:
         before = self._snapshot(epoch, 0, logs)
         if self._plan.epochs > 0 and model.optimizer is not None:
             model.optimizer.finalize_variable_values(model.trainable_weights)
-        self._callbacks.on_train_end(logs=logs)
+        self._callbacks.on_train_end(logs=self._epoch_logs)
         self._unchanged.check()
         last = self._state.with_end(before, stopped=model.stop_training)
         self._save(replace(last, pinned=True))
 
-    def _snapshot(self, epoch: int, batch: int, metrics: dict[str, Any]) -> Any:
+    def _snapshot(
+        self, epoch: int, batch: int, metrics: dict[str, Any], logs: Mapping[str, Any] = MappingProxyType({})
+    ) -> Any:
         self._state.forget_last()
         self._observer.make_room()
-        return self._state.snapshot(self.number, epoch, batch, self.step, metrics)
+        return self._state.snapshot(self.number, epoch, batch, self.step, metrics, logs)
 
     def _save(self, snapshot: Any) -> None:
         self._observer.save(snapshot, self._uncaptured)

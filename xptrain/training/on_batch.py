@@ -66,7 +66,7 @@ def predict(model: Any, x: Any) -> Any:
     """Return the outputs for one batch as NumPy arrays."""
     variables.build_for_prediction(model, lambda: (x,))
     outputs = _call(model, predict_step(model), PREDICT, arrays.placed((x,)))
-    return arrays.joined([outputs], as_numpy=True)
+    return arrays.on_host(outputs)
 
 
 def _step(

@@ -86,7 +86,13 @@ class FitState:
         self._last = {}
 
     def snapshot(
-        self, fit: int, epoch: int, batch: int, step: int, metrics: Mapping[str, Any] | None = None
+        self,
+        fit: int,
+        epoch: int,
+        batch: int,
+        step: int,
+        metrics: Mapping[str, Any] | None = None,
+        logs: Mapping[str, Any] = MappingProxyType({}),
     ) -> Snapshot:
         """Return the state now, with the model's variables attached.
 
@@ -96,6 +102,7 @@ class FitState:
             batch: Batches of that epoch already trained.
             step: Train steps done in the run.
             metrics: Logs of the epoch that ended here.
+            logs: Logs of the last step, where the epoch may end with it.
         """
         self.forget_last()
         leaves = self._last = capture_variables(self.records)
@@ -103,6 +110,7 @@ class FitState:
         pairs = self._pairs = variables.average_pairs(self._model, self._callbacks)
         host_arrays: dict[str, Any] = {}
         host = {**self._host(host_arrays), "averages_in_model": bool(pairs)}
+        host["logs"] = encode(dict(logs), host_arrays, "logs")
         return Snapshot(
             step=step,
             cursor=Cursor(fit, epoch, batch),
@@ -164,6 +172,12 @@ class FitState:
     def prepare_restore(self, restored: Any) -> Callable[[], Any]:
         """Return what writes a checkpoint when it is called; raises as `restore` does."""
         return self._prepare(restored, restored.host, {}, ())
+
+    @staticmethod
+    def logs_in(restored: Any) -> dict[str, Any]:
+        """Return the logs of the step before a checkpoint, where its epoch may have ended with it."""
+        logs: dict[str, Any] = decode(restored.host.get("logs", {}), restored.leaves)
+        return logs
 
     def restore_end(self, restored: Any) -> None:
         """Write what a finished fit ended with; see `restore`."""

@@ -137,9 +137,9 @@ class Trainer:
             )
         variables.build(model, source.first)
         checks.check_layouts(model)
-        called = kc.callback_list(
-            model, callbacks, history=True, verbose=verbose, epochs=epochs, steps=source.num_batches
-        )
+        # What was asked for, also where whole chunks make more of it.
+        steps = min(filter(None, (steps_per_epoch, source.num_batches)), default=None)
+        called = kc.callback_list(model, callbacks, history=True, verbose=verbose, epochs=epochs, steps=steps)
         observer = self._observer or NoObserver(self._seed, self._fits, self._step)
         if observer.files is not None:
             kc.write_elsewhere(called, observer.files)

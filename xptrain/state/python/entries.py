@@ -87,7 +87,7 @@ def encode_slots(
         value, path = slot.get(), f"{index}:{slot.name}"
         if _is_secret(slot, value):
             left_out["secret"].append(slot.name)
-            if not slot.is_setting and begun.secrets.get(slot.name) != repr(value):
+            if begun.secrets.get(slot.name) != repr(value):
                 tell(f"{slot.name}: a secret, which is never stored")
             continue
         setting = begun.settings.get(slot.name)

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from xptrain.state.digest import digest_json
 from xptrain.state.python.functions import cells_of, is_own, names_used, own_classes
 from xptrain.state.python.notes import (
     BOXES,
@@ -87,7 +88,7 @@ def look(
     roots: Mapping[str, Any],
     parts_of: PartsOf = lambda value: None,
     *,
-    but: tuple[type, ...] = (),
+    but: Callable[[Any], bool] = lambda value: False,
 ) -> dict[str, Seen]:
     """Return what can be reached from some objects, by its places.
 
@@ -95,7 +96,7 @@ def look(
         roots: The objects to begin with, by the names of their places.
         parts_of: Returns the parts of an object that is looked into in another way; an empty mapping for one
             that is to be left alone, and None for any other.
-        but: Kinds of parts that are left out.
+        but: Says of a part whether it is left out.
 
     Example:
         >>> list(look({"f": lambda: 1}))
@@ -111,7 +112,7 @@ def look(
             place += "'"
         found[place] = seen
         for part, value in (_parts_or_none(seen.value) if special is None else special).items():
-            if issubclass(type(value), but):
+            if but(value):
                 continue
             inner = _opened(value, parts_of)
             seen.notes[part] = note_of(value) if inner is None else f"{OPEN}{kind_of(value)}"
@@ -144,7 +145,7 @@ class Watch:
         roots: Mapping[str, Any],
         parts_of: PartsOf = lambda value: None,
         *,
-        but: tuple[type, ...] = (),
+        but: Callable[[Any], bool] = lambda value: False,
     ) -> None:
         self._look = functools.partial(look, roots, parts_of, but=but)
         self._before: Notes = {}
@@ -155,21 +156,26 @@ class Watch:
 
     def changes(self) -> list[tuple[str, str, Any]]:
         """Return (place, name of the part, owner) of what differs and may be read, outermost first."""
-        now = self._look()
+        return [(place, part, owner) for place, part, owner, _ in self._changes(self._look())]
+
+    def digest(self) -> str:
+        """Return a digest of what differs and may be read; equal, in any process, where that is equal."""
+        noted = [(place, note) for place, _, _, note in self._changes(self._look())]
+        return digest_json(sorted(noted)) if noted else ""
+
+    def _changes(self, now: Mapping[str, Seen]) -> Iterator[tuple[str, str, Any, str]]:
         found = list(changed(self._before, _notes(now)))
         if not found:
-            return []
+            return
         code = [seen.value.__code__ for seen in now.values() if isinstance(seen.value, types.FunctionType)]
         used = frozenset().union(*map(names_used, code))
-        named = []
         for place, part in found:
             owner = now[place].value
             name, is_cache = now[place].named(part)
             # What is only collected in decides nothing; code of libraries is not looked into.
             is_read = not name or name in used or type(owner).__module__.partition(".")[0] in _LIBRARIES
             if is_read and not is_cache:
-                named.append((name_of(place, part), part, owner))
-        return named
+                yield name_of(place, part), part, owner, now[place].notes.get(part, "")
 
 
 def name_of(place: str, part: str) -> str:

@@ -88,6 +88,16 @@ def _fill_set(value: Any, items: list[Any]) -> None:
         value.add(item)
 
 
+def keeps_order(value: set[Any]) -> bool:
+    """Say whether a set that is filled anew goes through its items in the order in which this one does.
+
+    The order of texts is that of one process, so nothing that is to repeat itself depends on it.
+    """
+    again: set[Any] = set()
+    _fill_set(again, list(value))
+    return list(again) == list(value) or any(type(item) not in _STABLE_HASH for item in value)
+
+
 def _fill_deque(value: Any, items: list[Any]) -> None:
     value.clear()
     value.extend(items)

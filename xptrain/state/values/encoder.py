@@ -11,11 +11,13 @@ import types
 from collections.abc import Callable, MutableMapping
 from typing import Any
 
+import numpy as np
+
 from xptrain.state.values import held
 from xptrain.state.values.anchors import FLAT, HELD, OPAQUE, Anchors, children_of, kind_of
 from xptrain.state.values.codec import KIND, Encoder, Unencodable, is_flat
 from xptrain.state.values.constants import is_constant
-from xptrain.state.values.containers import CONTAINERS
+from xptrain.state.values.containers import CONTAINERS, keeps_order
 
 
 class GraphEncoder:
@@ -41,6 +43,8 @@ class GraphEncoder:
         self._alive: list[Any] = []
         self._numbers: dict[int, int] = {}
         self._claims: dict[str, int] = {}
+        # By the array that owns their memory.
+        self._views: dict[int, list[Any]] = {}
 
     def encode(self, value: Any, path: str) -> Any:
         """Return the data of `value`; after an error everything is as before.
@@ -97,9 +101,12 @@ class GraphEncoder:
         else:
             node["at"] = self._anchors.path_of(value)
         if kind == "array":
+            self._check_alone(value, where)
             return {**node, "v": self._encoder.plain(value, where)}
         if kind in CONTAINERS:
             node["head"] = CONTAINERS[kind].head(value)
+        if kind == "set" and not keeps_order(value):
+            raise Unencodable(f"{where}: a set whose order cannot be made again (use a dict or a list)")
         if kind in FLAT and is_flat(value):
             return {**node, "v": list(value)}
         encoder = Encoder(self._arrays) if kind in OPAQUE else self._encoder
@@ -107,6 +114,17 @@ class GraphEncoder:
         if kind == "dataclass":
             node["names"] = [place.removeprefix(".") for place, _ in children]
         return {**node, "v": [encoder.encode(item, where + place) for place, item in children]}
+
+    def _check_alone(self, value: Any, where: str) -> None:
+        """Raise for an array of which another one is a view: each would come back with its own memory."""
+        root = value
+        while isinstance(root.base, np.ndarray):
+            root = root.base
+        for other in self._views.get(id(root), ()):
+            is_shared = other is not value and np.may_share_memory(other, value)
+            if is_shared and not (self._anchors.path_of(value) and self._anchors.path_of(other)):
+                raise Unencodable(f"{where}: an array that shares its memory with another one (copy it)")
+        self._views.setdefault(id(root), []).append(value)
 
     def _leaf(self, value: Any, where: str) -> Any:
         try:

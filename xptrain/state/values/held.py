@@ -43,6 +43,23 @@ def variables_of(value: Any) -> list[Any] | None:
     return found + (list(optimizer.variables) if optimizer is not None else [])
 
 
+def seed_states_of(value: Any) -> list[Any]:
+    """Return the seeds that an object of Keras draws with, a layer or a seed generator, as variables."""
+    import keras
+
+    if isinstance(value, keras.random.SeedGenerator):
+        return [value.state]
+    if not isinstance(value, keras.Layer):
+        return []
+    return [generator.state for layer in value._flatten_layers() for generator in layer._seed_generators]
+
+
+def has_value(variable: Any) -> bool:
+    """Say whether a variable can be read now: a step that trains holds the values of its model."""
+    value = variable._value
+    return value is not None and not (hasattr(value, "is_deleted") and value.is_deleted())
+
+
 def head_of(value: Any) -> Any:
     """Return what an object must have for contents to fit it: its class and its variables or fields."""
     found = variables_of(value)

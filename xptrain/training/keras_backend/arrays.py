@@ -111,6 +111,14 @@ def joined(outputs: list[Any], *, as_numpy: bool = False) -> Any:
     return keras.tree.map_structure(lambda *parts: join(parts), *outputs)
 
 
+def on_host(outputs: Any) -> Any:
+    """Return the outputs of one batch as NumPy arrays, in their structure."""
+    import keras
+    import numpy as np
+
+    return keras.tree.map_structure(np.array, outputs)
+
+
 def have_one_shape(batches: Sequence[Any]) -> bool:
     """Tell whether all batches have one structure, and the same shapes and dtypes."""
     import jax
