@@ -466,3 +466,16 @@ def test_a_restore_that_fails_leaves_the_loggers_of_the_user_as_they_were(
     with pytest.raises(errors.RestoreMismatchError), runs.open("cut", resume=True, allow=allow) as run:
         fit(run, small(), stop_at(10**6), mine)
     assert mine.append is False
+
+
+def test_the_program_is_that_of_the_first_batch_wherever_a_run_goes_on(runs: Runs, stop_at: Any) -> None:
+    def train(batches: int, **opened: Any) -> Any:
+        with runs.open("cut", checkpoint=xptrain.every(epochs=1), **opened) as run:
+            # Passes of six batches, the last of them short, in epochs of five.
+            arguments = {"batch_size": 4, "steps_per_epoch": 5, "epochs": 3, "verbose": 0}
+            run.fit(small(), X[:22], Y[:22], callbacks=[stop_at(batches)], **arguments)
+
+    with pytest.raises(RuntimeError, match="stopped by the test"):
+        train(6)
+    train(-1, resume=True)
+    assert runs.tags("cut")["xptrain.attempt.2.from_step"] == "5"
