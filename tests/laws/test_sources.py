@@ -219,9 +219,11 @@ def test_an_attribute_that_loading_changes_is_seen(settings: dict[str, Any]) -> 
             return super().__getitem__(index)
 
     source = source_of(Counting(**settings))
+    source.begin(0)
     list(source.epoch(0, 0))
+    source.get_state()
     assert len(source.uncaptured) == 1
-    assert "Counting.calls (loading or a callback changes it)" in source.uncaptured[0]
+    assert "Counting.calls (loading or a callback changes it;" in source.uncaptured[0]
 
 
 def test_a_generator_that_yields_other_batches_is_refused() -> None:

@@ -51,13 +51,16 @@ def seed_states_of(value: Any) -> list[Any]:
         return [value.state]
     if not isinstance(value, keras.Layer):
         return []
-    return [generator.state for layer in value._flatten_layers() for generator in layer._seed_generators]
+    return [variable for variable in value.non_trainable_variables if variable.name == "seed_generator_state"]
 
 
 def has_value(variable: Any) -> bool:
     """Say whether a variable can be read now: a step that trains holds the values of its model."""
-    value = variable._value
-    return value is not None and not (hasattr(value, "is_deleted") and value.is_deleted())
+    try:
+        value = variable.value
+    except TypeError:  # from Keras, which has nothing to show then
+        return False
+    return not (hasattr(value, "is_deleted") and value.is_deleted())
 
 
 def head_of(value: Any) -> Any:
