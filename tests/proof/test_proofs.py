@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from tests.cli.conftest import PATIENCE_S, Shell
@@ -123,7 +127,22 @@ def test_a_fork_goes_on_exactly_and_takes_from_the_config_what_it_sets(lab: Shel
     assert (found["causes"][0]["kind"], found["replayed"]["state"]["step"]) == ("config", 13)
     assert found["headline"] == "the runs part at step 13 (trained again, equal up to step 12)"
     # Its own script still says 0.01; a fork is verified, and resumed, with its own config.
-    assert lab.xptrain("verify", "slow").returncode == 0
+    whole = lab.xptrain("verify", "slow", "--all")
+    assert whole.returncode == 0, whole.stdout + whole.stderr
+
+
+def test_a_script_that_is_replayed_ends_with_what_replays_it() -> None:
+    code = "from xptrain.analysis.proof.replaying import _wait; _wait(['sleep', '300'])"
+    env = {**os.environ, "KERAS_BACKEND": "jax"}
+    with subprocess.Popen([sys.executable, "-c", code], env=env) as process:
+        until = time.monotonic() + 60
+        while not (children := psutil.Process(process.pid).children()) and time.monotonic() < until:
+            time.sleep(0.05)
+        while children[0].name() != "sleep":
+            time.sleep(0.05)
+        process.terminate()
+        assert process.wait(60) == 143
+    assert not children[0].is_running()
 
 
 def test_forks_that_cannot_be(lab: Shell) -> None:
@@ -131,6 +150,7 @@ def test_forks_that_cannot_be(lab: Shell) -> None:
         (("--step", "8"), 6, "one of the steps 12, 15"),
         (("--step", "12", "--set", "rte=1"), 2, "rate, width"),
         (("--step", "12", "--set", "rate=fast"), 2, "a value like 0.01"),
+        (("--step", "12", "--set", "api_key=1"), 2, "a secret cannot be set here"),
         (("--step", "12", "--key", "moved"), 2, "exists"),
         (("--step", "12", "--key", "../../oops"), 2, "the key cannot be used"),
         # Its own script does not take this, and ends before it opens a run.

@@ -9,6 +9,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import keras
@@ -230,3 +231,22 @@ def test_an_own_loop_stops_where_it_can_go_on(runs: Runs, models: int, stops_aft
     assert loop(runs, "cut", models=models, resume=True) == list(range(stops_after, 12))
     assert digests["cut"] == digests["straight"]
     assert runs.points("cut") == runs.points("straight")
+
+
+def test_no_checkpoint_of_an_own_loop_stands_before_the_points_of_its_step(runs: Runs) -> None:
+    run = runs.open("held").start()
+    trainer = run.trainer(dropout_model())
+    run.restore(trainer)
+    trainer.train_on_batch(X[:8], Y[:8])
+    run.checkpoint(trainer)
+    os.kill(os.getpid(), signal.SIGTERM)
+    trainer.train_on_batch(X[:8], Y[:8])
+    # A kill while the loop evaluates, say: this step will be trained, and logged, again.
+    run.checkpoints.wait(60)
+    assert [path.name for path in run.checkpoints.folder.glob("0*")] == ["000000000001"]
+    run.log_metrics({"mine": 1.0})
+    with pytest.raises(Preempted):
+        trainer.train_on_batch(X[:8], Y[:8])
+    with suppress(Preempted):
+        run.finish("KILLED")
+    assert (run.checkpoints.folder / "000000000002").is_dir()

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import re
+import shutil
 from collections.abc import Callable
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -178,6 +180,35 @@ def test_fewer_epochs_than_trained_is_one_clear_error(runs: Runs) -> None:
     straight(runs)
     with pytest.raises(errors.UsageError, match="fewer epochs"), runs.open("straight", resume=True) as run:
         fit(run, dropout_model(), Seen(), epochs=3)
+    # It is as finished as it was, and says who came since.
+    assert runs.status("straight") == "FINISHED"
+    assert "fewer epochs" in runs.tags("straight")["xptrain.attempt.2.refused"]
+
+
+def test_a_new_run_does_not_go_on_from_what_another_left(runs: Runs, tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    with runs.open("exp", checkpoint_dir=kept) as run:
+        fit(run, small(), epochs=1)
+    shutil.rmtree(runs.home / "runs")
+    with pytest.raises(errors.UsageError, match="that of another run"):
+        runs.open("exp", checkpoint_dir=kept).start()
+    assert not (runs.home / "runs" / "exp").exists()
+    with runs.open("other", checkpoint_dir=kept) as run:
+        fit(run, small(), epochs=1)
+        assert run.step == 5
+
+
+def test_a_run_folder_that_vanished_is_said(
+    runs: Runs, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from xptrain.session.delivery import Delivery
+    from xptrain.tracking.folder import RunFolder
+
+    monkeypatch.undo()
+    delivery = Delivery(RunFolder(runs.home / "runs" / "gone"), "", is_on=True)
+    monkeypatch.setattr(Delivery, "keep", lambda self: None)
+    delivery.wait()
+    assert "its folder is gone" in capsys.readouterr().err
 
 
 def test_another_model_is_refused_and_left_alone(runs: Runs, stop_at: Callable[[int], Any]) -> None:

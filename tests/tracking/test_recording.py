@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -217,3 +220,39 @@ print(sorted({m.split('.')[0] for m in sys.modules} & {'mlflow', 'jax', 'keras',
 """
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("nth", range(6))
+def test_a_write_that_fails_once_loses_no_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nth: int
+) -> None:
+    path = tmp_path / "journal.jsonl"
+    writer = PointWriter(Journal(path), PointIndex(path), attempt=1)
+    real, calls = os.write, [0]
+
+    def write(fd: int, data: Any) -> int:
+        if b'"kind"' in bytes(data):
+            calls[0] += 1
+            if calls[0] == nth + 1:
+                raise OSError(errno.ENOSPC, "No space left on device")
+        return real(fd, data)
+
+    monkeypatch.setattr(os, "write", write)
+    for act in (
+        lambda: writer.append("attempt", attempt=1),
+        *(lambda step=step: writer.log(step, {"batch/loss": 1.0 / step}) for step in (1, 2, 3)),
+        lambda: writer.log(0, {"train/loss": 1.0, "val/loss": 2.0}),
+        lambda: writer.log(4, {"batch/loss": 0.2}),
+        lambda: writer.append("tags", values={"a": "b"}),
+        lambda: writer.append("status", status="FAILED", reason="x"),
+    ):
+        with suppress(TrackerError):
+            act()
+    with suppress(TrackerError):
+        writer.sync()
+    writer.sync()
+    records = [record for record, _ in read(path)]
+    assert [r.kind for r in records if r.kind != "metrics"] == ["attempt", "tags", "status"]
+    found = {(p.metric, p.step) for r in records if r.kind == "metrics" for p in points(r)}
+    assert found == {*(("batch/loss", step) for step in (1, 2, 3, 4)), ("train/loss", 0), ("val/loss", 0)}
+    writer.close()

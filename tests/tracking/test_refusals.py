@@ -301,3 +301,8 @@ def test_faults_of_the_data_and_of_the_store_are_told_apart(
     message: str, code: str, kind: type[TrackerError]
 ) -> None:
     assert type(explained("sqlite:///x", message, code)) is kind
+
+
+def test_no_password_of_an_address_is_told() -> None:
+    error = explained("http://h", "API request to http://alice:hunter2@h/api/2.0 failed: Connection refused")
+    assert "hunter2" not in f"{error}{error.found}" and "<redacted>@h" in str(error.found)

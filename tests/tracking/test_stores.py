@@ -112,3 +112,11 @@ def test_passwords_stay_out_of_records_and_come_back_from_the_environment(
 )
 def test_no_secret_of_an_address_is_shown(uri: str, shown: str) -> None:
     assert mask(uri) == shown
+
+
+def test_a_password_is_put_back_from_what_the_script_gives(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    complete = "http://alice:hunter2@host:5000"
+    assert unmask(mask(complete), complete) == complete
+    with pytest.raises(TrackerError, match="password of the tracking store"):
+        unmask(mask(complete), "http://alice:hunter2@other:5000")

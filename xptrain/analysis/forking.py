@@ -19,6 +19,7 @@ from xptrain.analysis.reading import Reading
 from xptrain.checkpoint.receipts import Receipt
 from xptrain.errors import CheckpointNotFoundError, TrackerError, UsageError
 from xptrain.provenance.sharding import initial_digests
+from xptrain.secrets.redact import redact_mapping
 from xptrain.session.forked import Fork, changed, prepared
 from xptrain.session.opening import user_name
 from xptrain.session.settings import check_key
@@ -73,6 +74,12 @@ def fork(reading: Reading, step: int, changes: Mapping[str, Any], key: str | Non
         UsageError: The config has no such value, or the key cannot be used.
     """
     check(reading, step, key)
+    if secret := redact_mapping(dict(changes))[1]:
+        raise UsageError(
+            "a secret cannot be set here, since it would be stored",
+            found=", ".join(secret),
+            remedy="give it to the script as the other run got it: by its environment, say",
+        )
     info = reading.info
     at = _checkpoint(reading, step)
     config = dict(info.setup.get("config") or {})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from xptrain.errors import InexactError, RestoreMismatchError, TrackerError, XptrainError
+from xptrain.errors import TrackerError, XptrainError
 from xptrain.secrets.redact import redact_text
 from xptrain.session.preemption import Preempted
 from xptrain.tracking import artifacts, journal
@@ -33,9 +33,12 @@ def outcome(error: BaseException | None) -> tuple[str, str | None]:
 def refusal(run: Life, error: BaseException | None) -> str | None:
     """Return why a resumed attempt was refused before it trained anything, or None."""
     trained = run.step > (run.resumed_from or 0)
-    if run.attempt == 1 or trained or not isinstance(error, InexactError | RestoreMismatchError):
+    status, reason = outcome(error)
+    if run.attempt == 1 or trained or status == "FINISHED":
         return None
-    return outcome(error)[1]
+    # What its user did wrong ends nothing; and a finished run stays finished, whatever befalls afterwards.
+    is_refused = isinstance(error, XptrainError) or as_before(run)[0] == "FINISHED"
+    return reason if is_refused else None
 
 
 def as_before(run: Life) -> tuple[str, str | None]:

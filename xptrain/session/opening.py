@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from xptrain.checkpoint.lock import RunLock
-from xptrain.errors import CheckpointNotFoundError, CheckpointWriteError, RunLiveError
+from xptrain.errors import CheckpointNotFoundError, CheckpointWriteError, RunLiveError, UsageError
 from xptrain.provenance import summary
 from xptrain.provenance.diff import compare as diff
 from xptrain.provenance.diff.difference import Difference
@@ -79,6 +79,8 @@ def find_or_create(settings: Settings) -> Found:
     config = settings.config or {}
     name, place = identity.PROCESS.next_place()
     checkpoint_dir = settings.checkpoint_dir / key if settings.checkpoint_dir else None
+    if checkpoint_dir is not None:
+        _check_empty(checkpoint_dir)
     script = sys.argv[0] if sys.argv and sys.argv[0] not in ("", "-c") else None
     info = RunInfo(
         key=key,
@@ -105,6 +107,22 @@ def find_or_create(settings: Settings) -> Found:
     )
     folder = create(info, home)
     return Found(folder, config, seed, resumed=False, attempts=0, uri=store.uri, offered=settings.config)
+
+
+def _check_empty(folder: Path) -> None:
+    """Make sure that a new run does not go on from what another one of its key has left."""
+    try:
+        found = sorted(path.name for path in folder.iterdir())
+    except OSError:
+        return
+    if found:
+        raise UsageError(
+            "the checkpoint folder of this new run is that of another run",
+            expected=f"no folder {folder}, or an empty one",
+            found=", ".join(found[:4]) + (f" and {len(found) - 4} more" if len(found) > 4 else ""),
+            remedy="give another key= or checkpoint_dir=, put the folder of that run back into the home, or "
+            "move its checkpoints away",
+        )
 
 
 def _existing(folder: RunFolder, settings: Settings) -> Found:
@@ -135,7 +153,8 @@ def _existing(folder: RunFolder, settings: Settings) -> Found:
     attempts = state.attempt.attempt if state.attempt else 0
     if (rehearsal := replay.ordered()) is not None:
         attempts = max(attempts, rehearsal.orders.attempts)
-    uri = unmask(info.tracking_uri)
+    # Of a replay nothing is tracked.
+    uri = info.tracking_uri if rehearsal is not None else unmask(info.tracking_uri, settings.tracking_uri)
     return Found(folder, config, seed, True, attempts, uri, offered, fork)
 
 

@@ -51,7 +51,8 @@ class OwnLoop:
         self._saved: int | None = None
         # Whether the loop counts as its trainer does; None before it has said so by a checkpoint.
         self._counts_alike: bool | None = None
-        self._stop_after: int | None = None
+        # What is saved before the next step, since a signal asked for it.
+        self._held: Snapshot | None = None
 
     def restore(self) -> int:
         """Put the newest checkpoint into the trainers; returns how many steps of the loop are done."""
@@ -116,9 +117,10 @@ class OwnLoop:
                 remedy="give all trainers of the loop to run.restore(…) and run.checkpoint(…)",
             )
         self._check_whole()
-        if self._stop_after is not None:
-            step, self._stop_after = self._stop_after, None
-            self._run.preemption.stop(step)
+        if self._held is not None:
+            held, self._held = self._held, None
+            self._observer.save(held, self._uncaptured)
+            self._run.preemption.stop(held.step)
         if len(self._begun[trainer]) < 2:
             _, _, _, metrics = variables.groups(trainer.model)
             self._begun[trainer].append([digest_array(metric.value) for metric in metrics])
@@ -136,15 +138,14 @@ class OwnLoop:
                 state.python_state.note_compiled()
 
     def stop_if_told(self) -> None:
-        """Save after a step when a signal asked for it; raise when the next one begins.
+        """Take the state after a step when a signal asked for it; save it and raise as the next one begins.
 
-        In between, what the loop does after a step (its logging) is done. Only a loop of one trainer whose
-        steps are the loop's own is stopped here. Any other may be in the middle of something, and stops at
-        its next `run.checkpoint`.
+        In between, what the loop does after a step (its logging) is done: no checkpoint stands before
+        the points of its step. Only a loop of one trainer whose steps are the loop's own is stopped here. Any
+        other may be in the middle of something, and stops at its next `run.checkpoint`.
         """
-        if self._stop_after is None and self._counts_alike and len(self.trainers) == 1:
-            self._save(done=False)
-            self._stop_after = self._run.step
+        if self._held is None and self._counts_alike and len(self.trainers) == 1:
+            self._held = self._taken(done=False)
 
     def save(self, step: int | None) -> None:
         """Save the state after `step` steps of the loop."""
@@ -187,6 +188,10 @@ class OwnLoop:
         return self.trainers[0].steps + self._ahead
 
     def _save(self, *, done: bool) -> None:
+        self._held = None
+        self._observer.save(self._taken(done=done), self._uncaptured)
+
+    def _taken(self, *, done: bool) -> Snapshot:
         self.note_step()
         for state in self._states:
             state.forget_last()
@@ -201,8 +206,7 @@ class OwnLoop:
             "steps": [trainer.steps for trainer in self.trainers],
             "stopped": False,
         }
-        snapshot = Snapshot(self._run.step, replace(parts[0].cursor, done=done), leaves, host, pinned=done)
-        self._observer.save(snapshot, self._uncaptured)
+        return Snapshot(self._run.step, replace(parts[0].cursor, done=done), leaves, host, pinned=done)
 
     def _write(self, restored: Restored) -> list[int]:
         parts = restored.host.get("parts", ())

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from xptrain.errors import TrackerError
+from xptrain.secrets.redact import redact_text
 from xptrain.tracking import journal, telling
 from xptrain.tracking.aside import TRIES, leave_out, understood
 from xptrain.tracking.attempts import Attempt, is_live, run_state
@@ -154,7 +155,9 @@ class Drain:
             if isinstance(error, TrackerError):
                 raise
             kind = TrackerError if isinstance(error, OSError) else Failed
-            raise kind("the tracker failed", found=f"{type(error).__name__}: {error}"[:500]) from error
+            raise kind(
+                "the tracker failed", found=redact_text(f"{type(error).__name__}: {error}")[0][:500]
+            ) from error
 
     def _send(self, size: int, most: float) -> None:
         waiting: list[Point] = []

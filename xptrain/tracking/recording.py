@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, SupportsFloat
 
 from xptrain.errors import FencedError, TrackerError, UsageError, XptrainError
@@ -233,20 +233,26 @@ class PointWriter:
         if self._is_fenced():
             return
         for entry, numbers in zip(batch, self._numbers(batch), strict=True):
-            try:
-                if entry.kind == "metrics":
-                    for step, values in numbers:
+            if entry.kind == "metrics":
+                for step, values in numbers:
+                    with self._noted():
                         self._rows.add(entry.ms, step, values, entry.volatile)
-                else:
-                    self._rows.write()
-                    end = self._journal.append(entry.kind, entry.ms, **{**self._stamp, **entry.content})
-                    if entry.kind == "attempt":
-                        self._index.catch_up(end)
-            except Exception as error:  # noqa: BLE001 - it surfaces at the next call
-                self._note(error)
-        try:
+                continue
+            # Each for itself: what cannot be written now is kept, and the next one must not be lost for it.
+            with self._noted():
+                self._rows.write()
+            with self._noted():
+                end = self._journal.append(entry.kind, entry.ms, **{**self._stamp, **entry.content})
+                if entry.kind == "attempt":
+                    self._index.catch_up(end)
+        with self._noted():
             self._rows.write()
-        except Exception as error:  # noqa: BLE001
+
+    @contextmanager
+    def _noted(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - it surfaces at the next call
             self._note(error)
 
     def _is_fenced(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from xptrain.errors import TrackerError
+from xptrain.secrets.redact import redact_text
 
 
 class Refused(TrackerError):
@@ -107,7 +108,8 @@ def explained(uri: str, message: str, code: str = "") -> TrackerError:
         A TrackerError: Refused when sending the same again is pointless, Failed when that cannot be said, and
         neither when the store is at fault.
     """
-    short = " ".join(message.split())[:500]
+    # The address in it may have a password.
+    short = redact_text(" ".join(message.split()))[0][:500]
     # What follows is the statement with the user's values, which may hold any of these words.
     said = f"{code} {message}".partition("[SQL:")[0]
     refused = code == "INVALID_PARAMETER_VALUE" or any(part in said for part in _DATA)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
+from xptrain.errors import TrackerError
 from xptrain.tracking.journal import Journal
 from xptrain.tracking.points import PointIndex
 
@@ -61,21 +62,31 @@ class Rows:
             TrackerError: The journal cannot be written.
         """
         names = tuple(values)
+        problem: TrackerError | None = None
         if names != self._names or (self._times and ms < self._times[0]):
-            self.write()
+            # What was gathered is kept by the journal, whatever happens; this row must not be lost for it.
+            try:
+                self.write()
+            except TrackerError as error:
+                problem = error
             self._names, self._columns = names, [[] for _ in names]
         row: list[float | None]
         if self._index.admit_row(step, values):
             row = [*values.values()]
         else:
             if any(self._index.reads_journal(metric, step) for metric in names):
-                self.write()
+                try:
+                    self.write()
+                except TrackerError as error:
+                    problem = error
             row = [self._admit(ms, m, step, value, m in volatile) for m, value in values.items()]
         if any(value is not None for value in row):
             self._steps.append(step)
             self._times.append(ms)
             for column, value in zip(self._columns, row, strict=True):
                 column.append(value)
+        if problem is not None:
+            raise problem
 
     def write(self) -> None:
         """Write what was gathered.

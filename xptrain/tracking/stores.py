@@ -171,17 +171,21 @@ def mask(uri: str) -> str:
     return _IN_QUERY.sub(r"\1***", _TOKEN.sub("***@", _PASSWORD.sub(r"\1:***@", uri)))
 
 
-def unmask(uri: str) -> str:
-    """Return a recorded URI with its password put back from `$MLFLOW_TRACKING_URI`.
+def unmask(uri: str, given: str | None = None) -> str:
+    """Return a recorded URI with its password put back.
+
+    Args:
+        uri: As recorded.
+        given: The complete one, if the script gives it; else it is taken from `$MLFLOW_TRACKING_URI`.
 
     Raises:
         TrackerError: The variable does not hold that address.
     """
     if "***" not in uri:
         return uri
-    given = os.environ.get("MLFLOW_TRACKING_URI", "")
-    if mask(given).rstrip("/") == uri:
-        return given.rstrip("/")
+    for complete in (given or "", os.environ.get("MLFLOW_TRACKING_URI", "")):
+        if mask(complete).rstrip("/") == uri:
+            return complete.rstrip("/")
     raise TrackerError(
         "the password of the tracking store is not recorded",
         expected=f"{uri} with its password in MLFLOW_TRACKING_URI",

@@ -170,7 +170,7 @@ def start_process(
 
 
 def _wait(command: Sequence[str], **more: Any) -> int:
-    """Run a command to its end and return its exit code; when this process is interrupted, end it first."""
+    """Run a command to its end and return its exit code; when this process is told to end, end that first."""
     mine = signal.getsignal(signal.SIGINT) if current_thread() is main_thread() else None
     if mine is not None:
         # Ctrl-C reaches every process of the terminal; what it means is decided, and said, here alone.
@@ -181,7 +181,8 @@ def _wait(command: Sequence[str], **more: Any) -> int:
         if mine is not None:
             signal.signal(signal.SIGINT, mine)
     try:
-        return child.wait()
+        with _told_to_end():
+            return child.wait()
     except BaseException:
         # So that the script ends what it has started itself, such as a loader's workers.
         child.terminate()
@@ -191,6 +192,23 @@ def _wait(command: Sequence[str], **more: Any) -> int:
     finally:
         child.kill()
         child.wait()
+
+
+@contextmanager
+def _told_to_end() -> Iterator[None]:
+    """Turn what schedulers and closed terminals send into an exception, so that nothing is left behind."""
+    before = {}
+
+    def end(number: int, frame: Any) -> None:
+        raise SystemExit(128 + number)
+
+    if current_thread() is main_thread():
+        before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from xptrain.analysis.runs import Home, find_run
 from xptrain.checkpoint.receipts import Receipt
 from xptrain.errors import CheckpointNotFoundError, UsageError
 from xptrain.provenance.diff.difference import check_allow
+from xptrain.session.forked import Fork
 
 
 @dataclass(frozen=True)
@@ -142,16 +143,31 @@ def _part(
             remedy="let the run reach its first checkpoint",
         )
     if whole:
-        return None, history
+        return _begun(reading, None, history)
     if epoch is None:
         last = history[-1].step
-        start = _newest_on_disk(reading, before=last)
-        begin = start.step if start else 0
-        return start, [receipt for receipt in history if receipt.step > begin]
+        return _begun(reading, _newest_on_disk(reading, before=last), history)
     begin, end = _steps_of(reading, history, epoch)
     start = _newest_on_disk(reading, before=begin + 1)
-    first = start.step if start else 0
-    return start, [receipt for receipt in history if first < receipt.step <= end]
+    return _begun(reading, start, [receipt for receipt in history if receipt.step <= end])
+
+
+def _begun(
+    reading: Reading, start: Receipt | None, history: Sequence[Receipt]
+) -> tuple[Receipt | None, list[Receipt]]:
+    fork = Fork.of(reading.info)
+    if start is None and fork is not None:
+        # Nobody has trained its steps before that with its config.
+        start = next((receipt for receipt in reading.receipts if receipt.step == fork.step), None)
+        if start is None:
+            raise CheckpointNotFoundError(
+                f"run {reading.info.key} is a fork, and the checkpoint that it began from is gone",
+                expected=f"the checkpoint of step {fork.step} in {reading.checkpoints.path}",
+                found="nothing",
+                remedy="leave out --all, or verify an epoch that has a checkpoint before it",
+            )
+    begin = start.step if start else 0
+    return start, [receipt for receipt in history if receipt.step > begin]
 
 
 def _newest_on_disk(reading: Reading, before: int) -> Receipt | None:
