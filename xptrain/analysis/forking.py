@@ -74,12 +74,7 @@ def fork(reading: Reading, step: int, changes: Mapping[str, Any], key: str | Non
         UsageError: The config has no such value, or the key cannot be used.
     """
     check(reading, step, key)
-    if secret := redact_mapping(dict(changes))[1]:
-        raise UsageError(
-            "a secret cannot be set here, since it would be stored",
-            found=", ".join(secret),
-            remedy="give it to the script as the other run got it: by its environment, say",
-        )
+    _no_secrets(changes)
     info = reading.info
     at = _checkpoint(reading, step)
     config = dict(info.setup.get("config") or {})
@@ -145,7 +140,7 @@ def parse(settings: list[str], config: Mapping[str, Any]) -> dict[str, Any]:
         config: The config that they change, for the kind of each value.
 
     Raises:
-        UsageError: A text has no `=`, or a value is of another kind than the one it replaces.
+        UsageError: A text has no `=`, it sets a secret, or a value is of another kind than the one it replaces.
     """
     changes = {}
     for text in settings:
@@ -153,6 +148,8 @@ def parse(settings: list[str], config: Mapping[str, Any]) -> dict[str, Any]:
         if not equals or not name:
             raise UsageError("--set cannot be used", expected="NAME=VALUE", found=text)
         changes[name] = _value(value)
+    # First: the config of a run has no secrets, so that one would only be called unknown.
+    _no_secrets(changes)
     # Says which names there are.
     changed(config, changes)
     for name, now in changes.items():
@@ -167,6 +164,15 @@ def parse(settings: list[str], config: Mapping[str, Any]) -> dict[str, Any]:
                 remedy="write text with quotes where it could be a number: --set 'name=\"1\"'",
             )
     return changes
+
+
+def _no_secrets(changes: Mapping[str, Any]) -> None:
+    if secret := redact_mapping(dict(changes))[1]:
+        raise UsageError(
+            "a secret cannot be set here, since it would be stored",
+            found=", ".join(secret),
+            remedy="give it to the script as the other run got it: by its environment, say",
+        )
 
 
 def _value(text: str) -> Any:
