@@ -150,7 +150,7 @@ def test_forks_that_cannot_be(lab: Shell) -> None:
         (("--step", "8"), 6, "one of the steps 12, 15"),
         (("--step", "12", "--set", "rte=1"), 2, "rate, width"),
         (("--step", "12", "--set", "rate=fast"), 2, "a value like 0.01"),
-        (("--step", "12", "--set", "api_key=1"), 2, "a secret cannot be set here"),
+        (("--step", "12", "--set", "api_key=abc"), 2, "a secret cannot be set here"),
         (("--step", "12", "--key", "moved"), 2, "exists"),
         (("--step", "12", "--key", "../../oops"), 2, "the key cannot be used"),
         # Its own script does not take this, and ends before it opens a run.
