@@ -26,7 +26,7 @@ from rich.text import Text
 from xptrain.analysis.reading import Reading, read
 from xptrain.checkpoint.folder import HOST_FILE
 from xptrain.errors import EXIT_DIFFERS
-from xptrain.tracking.folder import all_runs, find
+from xptrain.tracking.finding import all_runs, find
 
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPT = Path(__file__).with_name("quickstart.py")

@@ -10,16 +10,16 @@ import pytest
 from conftest_tracking import make_run
 
 from xptrain.errors import RunNotFoundError, TrackerError, UsageError
-from xptrain.tracking import artifacts, folder
+from xptrain.tracking import artifacts, finding, folder
 from xptrain.tracking.folder import Delivered
 
 
 def test_home_is_absolute_and_honours_the_variable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XPTRAIN_HOME", "elsewhere")
-    assert folder.home() == tmp_path / "elsewhere"
+    assert finding.home() == tmp_path / "elsewhere"
     monkeypatch.delenv("XPTRAIN_HOME")
-    assert folder.home() == tmp_path / ".xptrain"
+    assert finding.home() == tmp_path / ".xptrain"
 
 
 def test_identity_round_trips_and_files_are_where_rooms_md_says(home: Path) -> None:
@@ -46,7 +46,7 @@ def test_runs_are_found_by_key_run_id_prefix_and_last(home: Path) -> None:
     last = make_run(home, key="aabb2222", created_ms=3000)
     oldest = make_run(home, key="cccc3333", created_ms=1000)
     first.acknowledge(Delivered(run_id="f00d" * 8))
-    assert folder.all_runs(home) == [oldest, first, last]
+    assert finding.all_runs(home) == [oldest, first, last]
     for name, found in {
         "aaaa1111": first,
         "AAAA": first,
@@ -56,31 +56,31 @@ def test_runs_are_found_by_key_run_id_prefix_and_last(home: Path) -> None:
         "@last": last,
         " c ": oldest,
     }.items():
-        assert folder.find(name, home) == found
+        assert finding.find(name, home) == found
 
 
 def test_ambiguous_and_unknown_names_list_runs(home: Path) -> None:
     for number in range(7):
         make_run(home, key=f"aa00000{number}", created_ms=number, experiment=f"exp{number}")
     with pytest.raises(RunNotFoundError, match=r"(?s)7 runs match 'aa'.*exp6.*exp2.*2 more"):
-        folder.find("aa", home)
+        finding.find("aa", home)
     with pytest.raises(RunNotFoundError, match=r"(?s)no run is called 'zz'.*aa000006"):
-        folder.find("zz", home)
+        finding.find("zz", home)
     with pytest.raises(RunNotFoundError):
-        folder.find("", home)
+        finding.find("", home)
 
 
 def test_a_home_without_runs_says_where_it_looked(tmp_path: Path) -> None:
-    assert folder.all_runs(tmp_path / "none") == []
+    assert finding.all_runs(tmp_path / "none") == []
     with pytest.raises(RunNotFoundError, match="there are no runs in"):
-        folder.find("@last", tmp_path / "none")
+        finding.find("@last", tmp_path / "none")
 
 
 def test_one_damaged_identity_does_not_hide_the_other_runs(home: Path) -> None:
     good, bad = make_run(home), make_run(home)
     bad.run_json.write_text("{")
     with pytest.warns(UserWarning, match=bad.key):
-        assert folder.all_runs(home) == [good]
+        assert finding.all_runs(home) == [good]
     with pytest.raises(TrackerError, match="identity of a run"):
         bad.info
 
@@ -98,7 +98,7 @@ def test_an_unreadable_home_is_said_clearly(home: Path) -> None:
     (home / "runs").chmod(0)
     try:
         with pytest.raises(TrackerError, match="cannot be listed"):
-            folder.all_runs(home)
+            finding.all_runs(home)
     finally:
         (home / "runs").chmod(0o755)
 
@@ -106,7 +106,7 @@ def test_an_unreadable_home_is_said_clearly(home: Path) -> None:
 def test_a_home_that_is_a_file_is_said_clearly(tmp_path: Path) -> None:
     (tmp_path / "home").write_text("")
     with pytest.raises(TrackerError, match="cannot be listed"):
-        folder.all_runs(tmp_path / "home")
+        finding.all_runs(tmp_path / "home")
     info = replace(make_run(tmp_path / "good").info, key="12345678")
     with pytest.raises(TrackerError, match="cannot be made"):
         folder.create(info, tmp_path / "home")

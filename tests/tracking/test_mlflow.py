@@ -207,6 +207,38 @@ def test_artifacts_and_data_sets(where: tuple[str | None, Path], home: Path, tmp
     assert (used.dataset.name, used.dataset.digest, used.tags[0].value) == ("digits", "0" * 36, "train")
 
 
+def test_an_artifact_store_that_fails_holds_nothing_else_back(stored_home: Path) -> None:
+    run = make_run(stored_home)
+    run_id = open_tracker(run.info).open(run.info)
+    # Even root cannot make a folder where there is a file.
+    wall = stored_home / "artifacts" / run_id
+    wall.parent.mkdir(exist_ok=True)
+    wall.write_text("in the way")
+    journal = begin(run)
+    for text in (b"older", b"newer"):
+        journal.append("artifact", **artifacts.keep_bytes(run, text, "notes.txt"))
+    journal.append("params", values={"long": "x" * 9000, "lr": "0.1"})
+    journal.append("metrics", step=1, values={"loss": 0.5})
+    journal.append("status", status="FINISHED", reason=None)
+    told = deliver(run, open_tracker)
+    assert (told.status, told.postponed, told.offset) == ("FINISHED", 3, run.journal.stat().st_size)
+    database = stored_home / "mlflow.db"
+    assert points_in(database, run_id) == {("loss", 1): [0.5]}
+    assert pairs_in(database, run_id, "params")["lr"] == "0.1"
+    waiting = pairs_in(database, run_id, "tags")["xptrain.files_waiting"]
+    assert "the artifact store" in waiting
+    assert str(wall.parent) in waiting
+    assert deliver(run, open_tracker).postponed == 3
+    wall.unlink()
+    told = deliver(run, open_tracker)
+    assert (told.postponed, told.records) == (0, 3)
+    assert run.delivered.postponed == ()
+    assert pairs_in(database, run_id, "tags")["xptrain.files_waiting"] == "none"
+    assert (wall / "artifacts" / "notes.txt").read_text() == "newer"
+    assert (wall / "artifacts" / "params" / "long.txt").read_text() == "x" * 9000
+    assert points_in(database, run_id) == {("loss", 1): [0.5]}
+
+
 OPENS = """
 import os, sys
 from pathlib import Path

@@ -17,11 +17,12 @@ import pytest
 from conftest_tracking import Server, begin, make_run, pairs_in, points_in, row_of, wait_for
 
 from xptrain.errors import TrackerError
-from xptrain.tracking import processes, recorder
+from xptrain.tracking import artifacts, postponed, processes, recorder
 from xptrain.tracking.drain import deliver
 from xptrain.tracking.folder import RunFolder, RunInfo
 from xptrain.tracking.journal import Journal
 from xptrain.tracking.recorder import Recorder
+from xptrain.tracking.refusals import FilesFailed
 from xptrain.tracking.stores import open_tracker
 from xptrain.tracking.tracker import MemoryTracker
 
@@ -147,7 +148,7 @@ def test_case31_the_server_dies_in_the_middle_and_comes_back_while_training_goes
     wait_for(lambda: points_in(server.db, run_id), 60)
     server.kill()
     try:
-        wait_for(lambda: "does not answer" in run.recorder_log.read_text())
+        wait_for(lambda: "does not answer" in run.recorder_log.read_text(), 120)
         begun, step = time.monotonic(), int(trainer.stdout.readline().split()[0])
         while int(trainer.stdout.readline().split()[0]) < step + 1000:
             pass
@@ -225,6 +226,34 @@ def test_it_gives_up_on_a_store_that_stays_dead_and_the_next_command_delivers(
     tracker = MemoryTracker()
     deliver(run, lambda info: tracker)
     assert tracker.statuses == [("RUNNING", None)]
+
+
+class NoFiles(MemoryTracker):
+    """A tracker whose artifact store fails a number of times."""
+
+    failures = 0.0
+
+    def log_artifact(self, file: Path, path: str) -> None:
+        self.failures -= 1
+        if self.failures >= 0:
+            raise FilesFailed("the artifact store is away", found="no answer")
+        super().log_artifact(file, path)
+
+
+def test_files_are_tried_again_after_the_trainers_end(
+    home: Path, fast: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postponed, "AGAIN_S", 0.02)
+    run, tracker = dead_run(home), NoFiles()
+    Journal(run.journal).append("artifact", 78, **artifacts.keep_bytes(run, b"{}", "config.json"))
+    tracker.failures = float("inf")
+    assert Recorder(run, processes.Watched(*DEAD), lambda info: tracker, give_up_s=0.5).run() == 1
+    assert (tracker.status, run.delivered.postponed != (), tracker.artifacts) == ("KILLED", True, {})
+    tracker.failures = 4
+    assert Recorder(run, processes.Watched(*DEAD), lambda info: tracker).run() == 0
+    assert (list(tracker.artifacts), run.delivered.postponed) == (["config.json"], ())
+    assert tracker.tags["xptrain.files_waiting"] == "none"
+    assert tracker.statuses == [("RUNNING", None), ("KILLED", 78)]
 
 
 def test_it_leaves_the_status_alone_when_another_attempt_has_begun(home: Path, fast: None) -> None:

@@ -11,7 +11,8 @@ from xptrain.analysis.reading import Reading, read
 from xptrain.checkpoint.folder import Folder, step_name
 from xptrain.checkpoint.receipts import Receipt
 from xptrain.errors import CheckpointNotFoundError
-from xptrain.tracking.folder import Delivered, RunFolder, RunInfo, all_runs
+from xptrain.tracking.finding import all_runs
+from xptrain.tracking.folder import Delivered, RunFolder, RunInfo
 
 
 def lay_out(reading: Reading, home: Path, at: Receipt | None) -> RunFolder:

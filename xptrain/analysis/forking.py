@@ -140,7 +140,7 @@ def parse(settings: list[str], config: Mapping[str, Any]) -> dict[str, Any]:
         config: The config that they change, for the kind of each value.
 
     Raises:
-        UsageError: A text has no `=`, it sets a secret, or a value is of another kind than the one it replaces.
+        UsageError: A text has no `=` or sets a secret, or a value is of another kind than the older one.
     """
     changes = {}
     for text in settings:

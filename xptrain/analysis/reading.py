@@ -67,6 +67,7 @@ class Reading:
         epochs: Epochs done, over all fits.
         divergences: Points that came out differently when they were computed again, in words.
         undelivered: Bytes of the journal that the tracking store does not have.
+        postponed: How many of its records wait for an artifact store that could not be used.
         told: Last status told to the tracking store.
         live: Whether a process trains it now.
     """
@@ -82,6 +83,7 @@ class Reading:
     epochs: int = 0
     divergences: list[str] = field(default_factory=list)
     undelivered: int = 0
+    postponed: int = 0
     told: str | None = None
     live: bool = False
 
@@ -137,7 +139,9 @@ def read(folder: RunFolder) -> Reading:
         TrackerError: The journal or the identity cannot be read.
     """
     info, delivered = folder.info, folder.delivered
-    reading = Reading(folder, info, delivered.run_id, told=delivered.status)
+    reading = Reading(
+        folder, info, delivered.run_id, told=delivered.status, postponed=len(delivered.postponed)
+    )
     size = 0
     for record, end in journal.read(folder.journal):
         size = end

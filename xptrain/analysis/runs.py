@@ -11,8 +11,7 @@ import pandas as pd
 from xptrain.analysis.facts import SECTIONS, facts, same
 from xptrain.analysis.reading import Reading, read
 from xptrain.errors import UsageError
-from xptrain.tracking import folder as folders
-from xptrain.tracking import journal
+from xptrain.tracking import finding, journal
 from xptrain.tracking.folder import RunFolder
 from xptrain.tracking.points import points
 
@@ -53,7 +52,7 @@ def runs(experiment: str | None = None, home: Home = None) -> pd.DataFrame:
     Example:
         >>> xptrain.runs("digits").sort_values("val/loss").head()  # doctest: +SKIP
     """
-    readings = [read(folder) for folder in reversed(folders.all_runs(resolve_home(home)))]
+    readings = [read(folder) for folder in reversed(finding.all_runs(resolve_home(home)))]
     rows = [_row(r) for r in readings if experiment is None or r.info.experiment == experiment]
     metrics = sorted({name for row in rows for name in row} - set(COLUMNS))
     table = pd.DataFrame(rows, columns=[*COLUMNS, *metrics])
@@ -128,12 +127,12 @@ def compare(*runs: Any, home: Home = None, all_rows: bool = False) -> pd.DataFra
 
 def resolve_home(home: Home) -> Path:
     """Return the absolute home that `home` means."""
-    return folders.home() if home is None else Path(home).expanduser().absolute()
+    return finding.home() if home is None else Path(home).expanduser().absolute()
 
 
 def find_run(run: Any, home: Home = None) -> RunFolder:
     """Return the folder of a run given by name or as a `Run`; see `history`."""
-    return folders.find(str(getattr(run, "key", run)), resolve_home(home))
+    return finding.find(str(getattr(run, "key", run)), resolve_home(home))
 
 
 def _row(reading: Reading) -> dict[str, Any]:

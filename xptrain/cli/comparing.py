@@ -11,7 +11,7 @@ from xptrain.analysis.runs import compare
 from xptrain.cli import console
 from xptrain.cli.syncing import settle
 from xptrain.errors import UsageError
-from xptrain.tracking.folder import find, home
+from xptrain.tracking.finding import find, home
 
 
 def compare_runs(names: list[str], all_rows: bool, as_json: bool) -> bool:

@@ -14,7 +14,7 @@ from xptrain.errors import UsageError
 from xptrain.provenance import canary, devices, environment, flags, hazards, machine, packages
 from xptrain.provenance.diff.compare import compare
 from xptrain.provenance.diff.difference import Difference
-from xptrain.tracking.folder import find, home
+from xptrain.tracking.finding import find, home
 
 
 def show_environment(name: str | None, as_json: bool) -> None:

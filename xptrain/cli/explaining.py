@@ -19,7 +19,7 @@ from xptrain.cli import console
 from xptrain.cli.resuming import ask
 from xptrain.cli.syncing import settle
 from xptrain.provenance.diff.difference import check_allow
-from xptrain.tracking.folder import find, home
+from xptrain.tracking.finding import find, home
 
 _MOST_NAMES = 4
 _MOST_OTHERS = 6

@@ -9,7 +9,7 @@ from xptrain.analysis.reading import read
 from xptrain.analysis.recorded import recorded
 from xptrain.cli import console
 from xptrain.cli.resuming import ask, become, check_store
-from xptrain.tracking.folder import find, home
+from xptrain.tracking.finding import find, home
 
 
 def fork_run(

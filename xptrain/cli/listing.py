@@ -11,7 +11,7 @@ from rich.text import Text
 from xptrain.analysis.reading import Reading, read
 from xptrain.cli import console
 from xptrain.cli.syncing import settle
-from xptrain.tracking.folder import all_runs, home
+from xptrain.tracking.finding import all_runs, home
 
 
 def list_runs(experiment: str | None, limit: int, as_json: bool) -> None:

@@ -13,7 +13,7 @@ from xptrain.analysis.reading import read
 from xptrain.analysis.recorded import recorded
 from xptrain.cli import console
 from xptrain.cli.resuming import ask
-from xptrain.tracking.folder import find, home
+from xptrain.tracking.finding import find, home
 
 
 def verify_run(

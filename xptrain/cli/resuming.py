@@ -17,7 +17,7 @@ from xptrain.errors import RunLiveError
 from xptrain.provenance.diff.difference import check_allow
 from xptrain.provenance.environment import environment_changes, resume_environment
 from xptrain.session.opening import check_checkpoint_folder
-from xptrain.tracking.folder import find, home
+from xptrain.tracking.finding import find, home
 from xptrain.tracking.stores import check_sqlite, sqlite_path, unmask
 
 # The rest is set by libraries as they are imported, and would hide what the user set.

@@ -9,7 +9,7 @@ import sys
 
 from xptrain.cli import console
 from xptrain.errors import TrackerError, UsageError
-from xptrain.tracking.folder import all_runs, home
+from xptrain.tracking.finding import all_runs, home
 from xptrain.tracking.stores import check_sqlite, mask, resolve_store, sqlite_path, unmask
 
 _FIRST_PORT, _PORTS = 5000, 50

@@ -16,7 +16,7 @@ from xptrain.cli.listing import summary
 from xptrain.cli.syncing import settle
 from xptrain.session.forked import Fork
 from xptrain.session.manifests import train_program
-from xptrain.tracking.folder import find, home
+from xptrain.tracking.finding import find, home
 
 _MOST_ROWS = 12
 HOW_TO_TRAIN = "; train with run.fit(model, …), not with model.fit(…), in a new run"
@@ -163,8 +163,14 @@ def _places(reading: Reading) -> dict[str, Any]:
         "checkpoints": reading.info.checkpoint_dir,
         "artifacts": _artifacts(reading),
         "MLflow store": reading.info.tracking_uri,
-        "undelivered": f"{reading.undelivered} bytes of the journal" if reading.undelivered else None,
+        "undelivered": _undelivered(reading),
     }
+
+
+def _undelivered(reading: Reading) -> str | None:
+    journal = [f"{reading.undelivered} bytes of the journal"] if reading.undelivered else []
+    files = [f"files of {reading.postponed} records"] if reading.postponed else []
+    return ", ".join([*journal, *files]) or None
 
 
 def _artifacts(reading: Reading) -> str | None:
@@ -213,6 +219,7 @@ def _as_json(reading: Reading, manifest: dict[str, Any]) -> dict[str, Any]:
         "artifacts": _artifacts(reading),
         "tracking_uri": info.tracking_uri,
         "undelivered_bytes": reading.undelivered,
+        "undelivered_files": reading.postponed,
         "resume": {name: value for name, value in _resume(reading).items() if value},
     }
 

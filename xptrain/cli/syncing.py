@@ -13,7 +13,7 @@ from xptrain.errors import TrackerError
 from xptrain.tracking import recorder
 from xptrain.tracking.attempts import Attempt
 from xptrain.tracking.drain import Delivery, reconcile
-from xptrain.tracking.folder import all_runs, find, home
+from xptrain.tracking.finding import all_runs, find, home
 from xptrain.tracking.stores import open_tracker, sqlite_path, unmask
 
 
@@ -28,7 +28,7 @@ def sync_runs(name: str | None, as_json: bool) -> None:
     done: list[dict[str, object]] = []
     failed: list[tuple[str, TrackerError]] = []
     for reading in readings:
-        if name is None and not reading.undelivered and not reading.unsettled:
+        if name is None and not (reading.undelivered or reading.postponed or reading.unsettled):
             continue
         try:
             delivery = deliver(reading)
@@ -40,6 +40,8 @@ def sync_runs(name: str | None, as_json: bool) -> None:
             console.out().print(
                 f"{reading.info.key}: {delivery.records} records sent, {delivery.status or 'no status yet'}"
             )
+        if delivery.postponed:
+            failed.append((reading.info.key, _files_wait(reading, delivery)))
     if as_json:
         console.print_json(done)
     elif not done and not failed and not home().is_dir():
@@ -49,7 +51,7 @@ def sync_runs(name: str | None, as_json: bool) -> None:
     if failed:
         first = failed[0][1]
         names = ", ".join(key for key, _ in failed)
-        what = f"{len(failed)} of {len(readings)} runs were not delivered ({names}): "
+        what = f"{len(failed)} of {len(readings)} runs were not wholly delivered ({names}): "
         raise TrackerError(what + first.what, expected=first.expected, found=first.found, remedy=first.remedy)
 
 
@@ -97,4 +99,16 @@ def settle(readings: Iterable[Reading]) -> None:
 
 
 def _counts(delivery: Delivery) -> dict[str, object]:
-    return {"records": delivery.records, "status": delivery.status}
+    return {
+        "records": delivery.records,
+        "status": delivery.status,
+        "undelivered_files": delivery.postponed,
+    }
+
+
+def _files_wait(reading: Reading, delivery: Delivery) -> TrackerError:
+    return TrackerError(
+        "the artifact store does not take their files",
+        found=f"{delivery.postponed} of run {reading.info.key}; all else is delivered",
+        remedy="its tag xptrain.files_waiting says why; xptrain sync tries again",
+    )

@@ -49,6 +49,8 @@ class Delivery:
             self.keep()
             if not self._folder.wait_delivered(self._folder.journal.stat().st_size, _PATIENCE_S):
                 self._say("the tracking store does not have everything yet")
+            elif self._folder.delivered.postponed:
+                self._say("the artifact store does not take its files now")
         except FileNotFoundError:
             say(f"run {self._folder.key}: its folder is gone; nothing more can be delivered")
         except KeyboardInterrupt as interrupt:

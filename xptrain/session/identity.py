@@ -12,7 +12,8 @@ from xptrain.session import forked
 from xptrain.session.settings import Settings
 from xptrain.state.digest import canonical_json
 from xptrain.tracking.attempts import run_state
-from xptrain.tracking.folder import RunFolder, all_runs, find, new_key
+from xptrain.tracking.finding import all_runs, find
+from xptrain.tracking.folder import RunFolder, new_key
 
 # Job ids that a scheduler keeps when it issues the same command again.
 _JOB_IDS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID")

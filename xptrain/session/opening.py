@@ -25,8 +25,8 @@ from xptrain.session.manifests import Manifests
 from xptrain.session.settings import Settings
 from xptrain.tracking.attempts import is_live, run_state
 from xptrain.tracking.durable import now_ms
+from xptrain.tracking.finding import home as runs_home
 from xptrain.tracking.folder import RunFolder, RunInfo, create
-from xptrain.tracking.folder import home as runs_home
 from xptrain.tracking.stores import check_store, mask, unmask
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -12,14 +13,14 @@ from typing import Any, TypeVar
 
 from xptrain.errors import TrackerError
 from xptrain.secrets.redact import redact_text
-from xptrain.tracking import journal, telling
+from xptrain.tracking import journal, postponed, telling
 from xptrain.tracking.aside import TRIES, leave_out, understood
 from xptrain.tracking.attempts import Attempt, is_live, run_state
 from xptrain.tracking.durable import exclusive, fsync
 from xptrain.tracking.folder import Delivered, RunFolder, RunInfo
 from xptrain.tracking.points import Point, points
 from xptrain.tracking.records import Hearing, Record
-from xptrain.tracking.refusals import Failed, Refused
+from xptrain.tracking.refusals import Failed, FilesFailed, Refused
 from xptrain.tracking.telling import set_tags
 from xptrain.tracking.tracker import Tracker
 
@@ -39,12 +40,14 @@ class Delivery:
         offset: Position in the journal up to which the store has everything.
         records: How many records were sent.
         status: The last status told to the store.
+        postponed: How many records wait for an artifact store that cannot be used now.
     """
 
     run_id: str | None
     offset: int
     records: int
     status: str | None
+    postponed: int = 0
 
 
 class Drain:
@@ -62,6 +65,7 @@ class Drain:
         self._run_id: str | None = None
         self._told = Delivered()
         self._records = 0
+        self._files_again = 0.0
 
     def deliver(self, *, most: int | None = None) -> Delivery:
         """Send what the store does not have yet.
@@ -117,10 +121,14 @@ class Drain:
         self._records = 0
         self._told = self._folder.delivered
         size = self._durable_size()
-        if look_up or size != self._told.offset:
+        again = bool(self._told.postponed) and time.monotonic() >= self._files_again
+        if look_up or again or size != self._told.offset:
             self._open()
+            if again:
+                self._send_postponed()
             self._send(size, math.inf if most is None else most)
-        return Delivery(self._told.run_id, self._told.offset, self._records, self._told.status)
+        told = self._told
+        return Delivery(told.run_id, told.offset, self._records, told.status, len(told.postponed))
 
     def _durable_size(self) -> int:
         # What the store has, the journal must never lose: a lost point would be computed again with
@@ -180,7 +188,7 @@ class Drain:
             most -= len(waiting)
             waiting = []
             if record.kind != "metrics":
-                self._tell(record)
+                self._tell_or_postpone(record, offset)
                 offset = end
                 self._records += 1
                 self._acknowledge(end)
@@ -192,6 +200,38 @@ class Drain:
         self._each(waiting, lambda some: self._use(lambda tracker: tracker.log_points(some)))
         if offset > self._told.offset:
             self._acknowledge(offset)
+
+    def _tell_or_postpone(self, record: Record, begin: int) -> None:
+        # While older files wait, newer ones do too, which an older one of the same name would replace.
+        if record.kind != "artifact" or not self._told.postponed:
+            try:
+                self._tell(record)
+                return
+            except FilesFailed as error:
+                self._files_failed(error, len(self._told.postponed) + 1)
+        self._told = replace(self._told, postponed=(*self._told.postponed, begin))
+
+    def _send_postponed(self) -> None:
+        while self._told.postponed:
+            begin, *rest = self._told.postponed
+            record = postponed.record_at(self._folder, begin)
+            try:
+                if record is not None:
+                    self._tell(record)
+            except FilesFailed as error:
+                self._files_failed(error, len(rest) + 1)
+                return
+            if not rest:
+                self._tags(postponed.tags(0, None))
+            self._told = replace(self._told, postponed=tuple(rest))
+            self._folder.acknowledge(self._told)
+            self._records += 1
+
+    def _files_failed(self, error: FilesFailed, count: int) -> None:
+        self._files_again = time.monotonic() + postponed.AGAIN_S
+        _log.warning("%s", error)
+        # Also the proof that the store itself works: when this fails, the files were not to blame.
+        self._tags(postponed.tags(count, error))
 
     def _tell(self, record: Record) -> None:
         def tell(part: Record) -> None:

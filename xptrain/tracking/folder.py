@@ -1,28 +1,20 @@
-"""The run folder: who a run is, where its files lie, and how a run is found by name."""
+"""The run folder: who a run is, and where its files lie."""
 
 from __future__ import annotations
 
 import json
-import os
 import secrets
 import shutil
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from xptrain.errors import RunNotFoundError, TrackerError, UsageError
+from xptrain.errors import TrackerError, UsageError
 from xptrain.tracking.durable import fsync_folder, write_json
-
-_SHOWN = 5
-
-
-def home() -> Path:
-    """Return the absolute home of all runs: `$XPTRAIN_HOME`, else `.xptrain` in the working directory."""
-    return Path(os.environ.get("XPTRAIN_HOME") or ".xptrain").expanduser().absolute()
 
 
 def new_key() -> str:
@@ -100,6 +92,7 @@ class Delivered:
         diverged: True when a divergence was told (only the first one becomes a tag).
         attempt: The newest attempt that stands in the journal before `offset`.
         tries: How often the record at `offset` failed although the store answered.
+        postponed: Positions of earlier records whose files the store would not take yet.
     """
 
     offset: int = 0
@@ -108,6 +101,7 @@ class Delivered:
     diverged: bool = False
     attempt: int = 0
     tries: int = 0
+    postponed: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -184,7 +178,8 @@ class RunFolder:
         """How far the tracker has the journal; nothing when that is unknown (sending again is harmless)."""
         try:
             found = json.loads(self.delivered_json.read_bytes())
-            found = {"attempt": 0, "tries": 0, **found}  # the first versions did not write these
+            found = {"attempt": 0, "tries": 0, "postponed": (), **found}  # not in the first versions' files
+            found["postponed"] = tuple(map(int, found["postponed"]))
             return Delivered(**{f.name: found[f.name] for f in fields(Delivered)})
         except FileNotFoundError:
             return Delivered()
@@ -255,96 +250,3 @@ def create(info: RunInfo, home: Path) -> RunFolder:
             remedy="make the folder writable, or point XPTRAIN_HOME at one that is",
         ) from error
     return RunFolder(target)
-
-
-def all_runs(home: Path) -> list[RunFolder]:
-    """List the runs of a home, oldest first; none when the home does not exist.
-
-    Args:
-        home: The home of all runs.
-
-    Returns:
-        The folders whose identity can be read; a damaged one is warned about and left out.
-
-    Raises:
-        TrackerError: The home exists and cannot be read.
-    """
-    return [folder for _, folder in sorted(_dated(home), key=lambda pair: pair[0])]
-
-
-def _dated(home: Path) -> Iterator[tuple[tuple[int, str], RunFolder]]:
-    runs = home / "runs"
-    try:
-        names = sorted(p.name for p in runs.iterdir() if not p.name.startswith("."))
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise TrackerError(
-            f"the runs in {home} cannot be listed",
-            found=error.strerror,
-            remedy="make the folder readable, or point XPTRAIN_HOME elsewhere",
-        ) from error
-    for name in names:
-        folder = RunFolder(runs / name)
-        try:
-            yield (folder.info.created_ms, name), folder
-        except TrackerError as error:
-            warnings.warn(f"left out: {error}", stacklevel=3)
-
-
-def find(name: str, home: Path) -> RunFolder:
-    """Find one run by what a person typed.
-
-    Args:
-        name: A key, an MLflow run id, a unique prefix of either, or `@last` (the newest run).
-        home: The home of all runs.
-
-    Returns:
-        The run's folder.
-
-    Raises:
-        RunNotFoundError: No run or more than one matches; the message lists some.
-        TrackerError: The home cannot be read.
-
-    Example:
-        >>> find("@last", home())  # doctest: +SKIP
-    """
-    wanted = name.strip().lower()
-    runs = all_runs(home)
-    if not runs:
-        raise RunNotFoundError(
-            f"no run is called {name!r}: there are no runs in {home}",
-            found="no such folder" if not home.is_dir() else "a folder without runs",
-            remedy="go to the folder in which the run was started, or set XPTRAIN_HOME",
-        )
-    if wanted == "@last":
-        return runs[-1]
-    ids = {folder: folder.delivered.run_id or "" for folder in runs}
-    exact = [f for f in runs if wanted in (f.key, ids[f])]
-    close = exact or [f for f in runs if wanted and (f.key.startswith(wanted) or ids[f].startswith(wanted))]
-    if len(close) == 1:
-        return close[0]
-    raise _not_found(name, home, runs, close)
-
-
-def _not_found(name: str, home: Path, runs: list[RunFolder], close: list[RunFolder]) -> RunNotFoundError:
-    """Return the error for a name that means no run, or several; an experiment is pointed to its runs."""
-    called = [f for f in runs if name.strip() in (f.info.experiment, f.info.name)]
-    listed = close or called or runs
-    shown = [f"{f.key}  {_label(f.info)}" for f in reversed(listed[-_SHOWN:])]
-    more = [f"… and {len(listed) - _SHOWN} more"] if len(listed) > _SHOWN else []
-    table = "\n            ".join([*shown, *more])
-    if close:
-        return RunNotFoundError(f"{len(close)} runs match {name!r}", found=table, remedy="give more digits")
-    names = "a key, an MLflow run id, a prefix of one, or @last"
-    if called:
-        kind = "the experiment" if any(f.info.experiment == name.strip() for f in called) else "the name"
-        what = f"{name!r} is {kind} of {len(called)} run{'s' if len(called) > 1 else ''}, and no key"
-        return RunNotFoundError(what, expected=names, found=table, remedy="name one of these by its key")
-    expected = f"{names}; the newest are\n            {table}"
-    return RunNotFoundError(f"no run is called {name!r} in {home}", expected=expected)
-
-
-def _label(info: RunInfo) -> str:
-    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(info.created_ms / 1000))
-    return f"{when}  {info.experiment}" + (f"  {info.name}" if info.name not in (None, info.key) else "")

@@ -19,7 +19,7 @@ from xptrain.tracking import names
 from xptrain.tracking.durable import exclusive
 from xptrain.tracking.folder import RunInfo
 from xptrain.tracking.points import Point
-from xptrain.tracking.refusals import Failed, Refused, explained
+from xptrain.tracking.refusals import Failed, Refused, explained, files_failed
 from xptrain.tracking.stores import check_sqlite, mask, sqlite_path
 from xptrain.tracking.tracker import Dataset
 
@@ -50,6 +50,7 @@ class MlflowTracker:
         self._uri = uri
         self._client: Any = None
         self._run_id = ""
+        self._location = ""
         self._params: dict[str, str] = {}
 
     def open(self, info: RunInfo, known_id: str | None = None) -> str:
@@ -75,6 +76,7 @@ class MlflowTracker:
                 remedy=f"restore it: mlflow runs restore --run-id {run.info.run_id}",
             )
         self._run_id = run.info.run_id
+        self._location = run.info.artifact_uri or ""
         self._params = dict(run.data.params)
         return self._run_id
 
@@ -91,13 +93,14 @@ class MlflowTracker:
         sizes = [names.size([param.key, param.value]) for param in new]
         for chunk in names.chunks(new, names.MOST_OTHERS, sizes):
             self._each(chunk, lambda some: self._client.log_batch(self._run_id, params=some))
-        with self._translated():
+        if new:
+            with self._translated():
+                self._params = dict(self._client.get_run(self._run_id).data.params)
+        with self._translated(files=True):
             for key, text in params.items():
                 if len(text) > names.LONGEST_PARAM:
                     file = f"params/{names.allowed(key).replace('/', '.')}.txt"
                     self._client.log_text(self._run_id, names.readable(text), file)
-            if new:
-                self._params = dict(self._client.get_run(self._run_id).data.params)
         there = {key: self._params.get(name, value) for name, (key, value) in fitting.items()}
         return {key: there[key] for key, value in fitting.values() if there[key] != value}
 
@@ -111,7 +114,7 @@ class MlflowTracker:
     def log_artifact(self, file: Path, path: str) -> None:
         """Upload a file or folder."""
         path = names.readable(path)
-        with self._translated():
+        with self._translated(files=True):
             if file.is_dir():
                 self._client.log_artifacts(self._run_id, str(file), f"{path}/{file.name}".lstrip("/"))
             else:
@@ -237,11 +240,14 @@ class MlflowTracker:
             self.set_tags({"xptrain.refused": f"{refused[0][0]}: {refused[0][1].found}"})
 
     @contextmanager
-    def _translated(self) -> Iterator[None]:
+    def _translated(self, files: bool = False) -> Iterator[None]:
         try:
             yield
         except TrackerError:
             raise
         except Exception as error:  # artifact stores raise their own libraries' errors
             code = getattr(error, "error_code", "")
-            raise explained(mask(self._uri), str(error) or repr(error), code) from error
+            told = explained(mask(self._uri), str(error) or repr(error), code)
+            if files and not isinstance(told, Refused):
+                told = files_failed(mask(self._location), str(error) or repr(error))
+            raise told from error

@@ -21,7 +21,7 @@ from pathlib import Path
 from xptrain.errors import TrackerError, XptrainError
 from xptrain.tracking import journal, processes
 from xptrain.tracking.attempts import run_state
-from xptrain.tracking.drain import Drain, TrackerFactory
+from xptrain.tracking.drain import Delivery, Drain, TrackerFactory
 from xptrain.tracking.durable import write_json
 from xptrain.tracking.folder import RunFolder
 from xptrain.tracking.stores import open_tracker
@@ -212,16 +212,21 @@ class Recorder:
             began = time.monotonic()
             told = self._pass(final=ended is not None)
             spent = time.monotonic() - began
-            if told and (ended is not None or self._finished()):
+            waits_for_files = told is not None and told.postponed > 0
+            complete = told is not None and not waits_for_files
+            if complete and (ended is not None or self._finished()):
                 return 0
             if ended is not None and not self._folder.path.is_dir():
                 _log.error("the run's folder is gone; there is nothing to deliver any more")
                 return 1
-            if not told and ended is not None and time.monotonic() - ended > self._give_up_s:
+            if not complete and ended is not None and time.monotonic() - ended > self._give_up_s:
                 _log.error("giving up: the next xptrain command, or xptrain sync, delivers the rest")
                 return 1
             bound(self._folder.recorder_log)
-            self._pause(0.0 if self._is_idle() else REST * spent, watch=ended is None)
+            rest = 0.0 if self._is_idle() else REST * spent
+            if waits_for_files and ended is not None:
+                rest = LONGEST_PAUSE_S
+            self._pause(rest, watch=ended is None)
 
     def let_begin(self) -> None:
         """Wait a while where no core is free, so that the trainer can begin."""
@@ -233,7 +238,7 @@ class Recorder:
             if self._is_idle():
                 return
 
-    def _pass(self, final: bool) -> bool:
+    def _pass(self, final: bool) -> Delivery | None:
         try:
             if final:
                 done = self._drain.reconcile()
@@ -244,13 +249,13 @@ class Recorder:
             if self._failures in (1, 10, 100):
                 trace = None if isinstance(error, XptrainError | OSError) else error
                 _log.warning("delivery failed %d times in a row: %s", self._failures, error, exc_info=trace)
-            return False
+            return None
         if self._failures:
             _log.info("delivery works again")
         self._failures = 0
         if done.records:
             _log.info("run %s: %d records, up to %d, %s", done.run_id, done.records, done.offset, done.status)
-        return True
+        return done
 
     def _finished(self) -> bool:
         state = run_state(self._folder) if self._told_final() else None

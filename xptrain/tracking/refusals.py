@@ -10,11 +10,15 @@ class Refused(TrackerError):
     """The store works and will never take this record."""
 
 
+class FilesFailed(TrackerError):
+    """The place where the store keeps files cannot be used; the store itself may well work."""
+
+
 class Failed(TrackerError):
     """The store failed, and not as one does that is down: what was sent may be at fault."""
 
 
-# What databases and encoders say about a value that they will never take.
+# What databases, encoders and MLflow's client say about a value that they will never take.
 _DATA = (
     "too large to convert",
     "can't encode character",
@@ -28,6 +32,7 @@ _DATA = (
     "NUL (0x00)",
     "invalid byte sequence",
     "Incorrect string value",
+    "Invalid artifact path",
 )
 # (parts of the store's message, what to say, what to do); the first that fits counts.
 _KNOWN = (
@@ -94,6 +99,20 @@ _KNOWN = (
         "check MLFLOW_TRACKING_USERNAME and _PASSWORD or _TOKEN",
     ),
 )
+
+
+def files_failed(location: str, message: str) -> FilesFailed:
+    """Return the error to raise when a file cannot be brought to the artifact store.
+
+    Args:
+        location: Where the run's files are to be, without password.
+        message: What its library said.
+    """
+    return FilesFailed(
+        f"the artifact store {location} cannot be used",
+        found=redact_text(" ".join(message.split()))[0][:500],
+        remedy="make it reachable and writable; metrics do not wait for it, and the files are sent again",
+    )
 
 
 def explained(uri: str, message: str, code: str = "") -> TrackerError:

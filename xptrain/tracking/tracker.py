@@ -33,7 +33,8 @@ class Dataset:
 class Tracker(Protocol):
     """A store for one run. Every method may be called twice with the same arguments, which changes nothing.
 
-    Methods raise TrackerError when the store cannot be used now; the caller tries again later.
+    Methods raise TrackerError when the store cannot be used now; the caller tries again later. A method that
+    sends files raises FilesFailed when everything else may go on.
 
     Example:
         >>> isinstance(MemoryTracker().tags, dict)

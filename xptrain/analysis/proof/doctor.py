@@ -16,7 +16,7 @@ from xptrain.analysis.proof.replaying import start_process
 from xptrain.analysis.reading import read
 from xptrain.errors import InexactError, UsageError
 from xptrain.session.replay import Orders, State, states
-from xptrain.tracking.folder import all_runs
+from xptrain.tracking.finding import all_runs
 
 _SEED: Final = 1
 
