@@ -21,6 +21,7 @@ from xptrain.tracking import recorder
 from xptrain.tracking.folder import RunFolder
 
 TRAIN = str(Path(__file__).parent / "scripts" / "train.py")
+OWN_LOOP = str(Path(__file__).parent / "scripts" / "own_loop.py")
 HIDDEN = str(Path(__file__).parent / "scripts" / "hidden.py")
 
 
@@ -67,6 +68,15 @@ def test_verify_trains_a_whole_run_again_and_leaves_everything_alone(lab: Shell)
     assert (files(lab.home / "runs" / "straight"), (lab.folder / "log-0.csv").read_bytes()) == before
     assert not list(lab.home.glob("replay-*"))
     assert len(list((lab.home / "runs").iterdir())) == 2
+
+
+def test_verify_comes_by_the_step_at_which_a_loop_of_ones_own_was_stopped(tmp_path: Path) -> None:
+    shell = Shell(tmp_path)
+    # After its first checkpoint: before that a loop has not said what its steps are.
+    assert shell.script(OWN_LOOP, env={"STOP_AT": "7"}).returncode == 143
+    assert shell.script(OWN_LOOP).returncode == 0
+    found = shell.json("verify", "own", "--all")
+    assert (found["equal"], found["steps"], found["missing"]) == (True, [5, 7, 10, 12], [])
 
 
 def test_verify_finds_a_fault_that_only_the_replay_commits(lab: Shell) -> None:

@@ -124,7 +124,7 @@ class Checkpoints:
     def due(self, step: int, steps_done: int, epochs_done: int | None) -> bool:
         """Tell whether the policy wants a checkpoint at this step boundary."""
         if self._replay is not None:
-            return self._replay.due(step)
+            return self.replayed(step)
         return self._policy.due(
             SaveEvent(
                 step=step,
@@ -134,6 +134,10 @@ class Checkpoints:
                 seconds=self._saver.seconds_since_save(),
             )
         )
+
+    def replayed(self, step: int) -> bool:
+        """Tell whether a replay wants the state after a step; never outside of one."""
+        return self._replay is not None and self._replay.due(step)
 
     @property
     def fenced(self) -> threading.Event:

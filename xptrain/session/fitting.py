@@ -227,10 +227,11 @@ class RunObserver:
 
     def trained(self) -> None:
         """Note where a loop of the user's own is."""
-        if self._run.loop is not None:
-            self._run.loop.note_step()
-            if self._run.preemption.stopping:
-                self._run.loop.stop_if_told()
+        run = self._run
+        if run.loop is not None:
+            run.loop.note_step()
+            if run.preemption.stopping or run.checkpoints.replayed(run.step):
+                run.loop.hold()
 
     def due(self, step: int, steps_done: int, epochs_done: int | None = None) -> bool:
         """Ask the policy."""

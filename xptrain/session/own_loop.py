@@ -51,7 +51,7 @@ class OwnLoop:
         self._saved: int | None = None
         # Whether the loop counts as its trainer does; None before it has said so by a checkpoint.
         self._counts_alike: bool | None = None
-        # What is saved before the next step, since a signal asked for it.
+        # What is saved before the next step, since a signal asked for it, or a replay of one that did.
         self._held: Snapshot | None = None
 
     def restore(self) -> int:
@@ -120,7 +120,8 @@ class OwnLoop:
         if self._held is not None:
             held, self._held = self._held, None
             self._observer.save(held, self._uncaptured)
-            self._run.preemption.stop(held.step)
+            if self._run.preemption.stopping:
+                self._run.preemption.stop(held.step)
         if len(self._begun[trainer]) < 2:
             _, _, _, metrics = variables.groups(trainer.model)
             self._begun[trainer].append([digest_array(metric.value) for metric in metrics])
@@ -137,8 +138,8 @@ class OwnLoop:
             for state in self._states:
                 state.python_state.note_compiled()
 
-    def stop_if_told(self) -> None:
-        """Take the state after a step when a signal asked for it; save it and raise as the next one begins.
+    def hold(self) -> None:
+        """Take the state after a step, to be saved as the next one begins: a signal asked for it.
 
         In between, what the loop does after a step (its logging) is done: no checkpoint stands before
         the points of its step. Only a loop of one trainer whose steps are the loop's own is stopped here. Any
