@@ -70,13 +70,35 @@ def test_verify_trains_a_whole_run_again_and_leaves_everything_alone(lab: Shell)
     assert len(list((lab.home / "runs").iterdir())) == 2
 
 
-def test_verify_comes_by_the_step_at_which_a_loop_of_ones_own_was_stopped(tmp_path: Path) -> None:
-    shell = Shell(tmp_path)
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Shell:
+    """A loop of one's own that was stopped after step 7, and resumed."""
+    shell = Shell(tmp_path_factory.mktemp("own"))
     # After its first checkpoint: before that a loop has not said what its steps are.
     assert shell.script(OWN_LOOP, env={"STOP_AT": "7"}).returncode == 143
     assert shell.script(OWN_LOOP).returncode == 0
-    found = shell.json("verify", "own", "--all")
+    return shell
+
+
+def test_verify_comes_by_the_step_at_which_a_loop_of_ones_own_was_stopped(own: Shell) -> None:
+    found = own.json("verify", "own", "--all")
     assert (found["equal"], found["steps"], found["missing"]) == (True, [5, 7, 10, 12], [])
+
+
+def test_nothing_stays_of_a_verify_that_was_killed(own: Shell) -> None:
+    command = [sys.executable, "-m", "xptrain.cli.main", "verify", "own", "--all", "--yes"]
+    env = {**os.environ, "XPTRAIN_HOME": str(own.home), "PAUSE_S": "300"}
+    with subprocess.Popen(command, env=env, cwd=own.folder, stderr=subprocess.PIPE) as process:
+        assert process.stderr is not None
+        while b"starting at step 0" not in process.stderr.readline():
+            assert process.poll() is None
+        (child,) = psutil.Process(process.pid).children()
+        process.kill()
+    child.wait(PATIENCE_S)
+    assert not child.is_running()
+    assert len(list(own.home.glob("replay-*"))) == 1
+    assert own.json("verify", "own")["equal"] is True
+    assert not list(own.home.glob("replay-*"))
 
 
 def test_verify_finds_a_fault_that_only_the_replay_commits(lab: Shell) -> None:

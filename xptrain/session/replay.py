@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -19,11 +20,14 @@ from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from xptrain.checkpoint.receipts import Receipt, make_receipt, plain
-from xptrain.errors import UsageError
+from xptrain.errors import EXIT_PREEMPTED, UsageError
 from xptrain.state.snapshot import Snapshot
+from xptrain.tracking import processes
 from xptrain.tracking.durable import now_ms
 
 VARIABLE: Final = "XPTRAIN_REPLAY"
+_LOOK_S: Final = 1.0
+_GRACE_S: Final = 10.0
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,7 @@ class Orders:
         save_at: Step at which a checkpoint is saved besides.
         kill: Whether the process is killed where it would end.
         compiled: Home whose compiled programs are used.
+        parent: Number and start time of the process that replays; this one ends when that is gone.
     """
 
     out: str
@@ -55,6 +60,7 @@ class Orders:
     save_at: int | None = None
     kill: bool = False
     compiled: str | None = None
+    parent: tuple[int, float] | None = None
 
     def write(self, path: Path) -> None:
         """Write them as JSON, for XPTRAIN_REPLAY."""
@@ -171,8 +177,8 @@ def ordered() -> Replay | None:
         return None
     try:
         record = json.loads(Path(path).read_text())
-        steps = record["steps"]
-        return Replay(Orders(**{**record, "steps": None if steps is None else tuple(steps)}))
+        lists = {name: tuple(value) for name, value in record.items() if isinstance(value, list)}
+        orders = Orders(**{**record, **lists})
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UsageError(
             f"{VARIABLE} names a file that cannot be read",
@@ -180,6 +186,20 @@ def ordered() -> Replay | None:
             found=f"{path}: {error}",
             remedy=f"unset {VARIABLE}; it is not for use by hand",
         ) from error
+    if orders.parent is not None:
+        watch = threading.Thread(target=_end_with, args=orders.parent, name="xptrain-replay", daemon=True)
+        watch.start()
+    return Replay(orders)
+
+
+def _end_with(pid: int, started: float) -> None:
+    """End this process when the one that replays is gone, which was killed and could not end it."""
+    parent = processes.Watched(pid, started)
+    while parent.alive():
+        time.sleep(_LOOK_S)
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(_GRACE_S)
+    os._exit(EXIT_PREEMPTED)
 
 
 def of_run(key: str) -> Replay | None:

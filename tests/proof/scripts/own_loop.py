@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 
 import keras
 import numpy as np
@@ -19,6 +20,7 @@ with xptrain.run("own", seed=1, key="own", resume="auto") as run:
     for step in range(run.restore(trainer), 12):
         if step + 1 == STOP_AT:
             os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(float(os.environ.get("PAUSE_S", "0")))
         loss = trainer.train_on_batch(x[step], y[step])
         run.log_metrics({"loss": float(loss)})
         if (step + 1) % 5 == 0:

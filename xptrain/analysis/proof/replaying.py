@@ -6,17 +6,17 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import current_thread, main_thread
 from typing import Any, Final
 
 from xptrain.analysis.copies import lay_out
 from xptrain.analysis.parting import Points, points_of
+from xptrain.analysis.proof.scratch import scratch_in
 from xptrain.analysis.reading import Reading
 from xptrain.analysis.recorded import Recorded
 from xptrain.checkpoint.receipts import Receipt
@@ -32,6 +32,7 @@ from xptrain.errors import (
 )
 from xptrain.provenance.environment import resume_environment
 from xptrain.session.replay import VARIABLE, Orders, State, states
+from xptrain.tracking import processes
 
 # What a child says by its exit code is said again.
 _ERRORS: Final = {
@@ -84,7 +85,7 @@ def replay(
     Raises:
         XptrainError: The replay was refused, or ended before it reached its end.
     """
-    with _scratch(reading.folder.home) as scratch:
+    with scratch_in(reading.folder.home) as scratch:
         folder = lay_out(reading, scratch / "home", start)
         orders = Orders(
             out=str(scratch / "states.jsonl"),
@@ -136,7 +137,8 @@ def start_process(
     Raises:
         XptrainError: It ended with an error; the class says which kind.
     """
-    orders.write(scratch / "orders.json")
+    # One that is killed cannot end its child; the child looks after itself.
+    replace(orders, parent=processes.own()).write(scratch / "orders.json")
     env = {**env, "XPTRAIN_HOME": str(scratch / "home"), VARIABLE: str(scratch / "orders.json")}
     # What is tracked goes nowhere; the user's store may not even be there.
     env = {name: value for name, value in env.items() if name != "MLFLOW_TRACKING_URI"}
@@ -209,12 +211,3 @@ def _told_to_end() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-@contextmanager
-def _scratch(home: Path) -> Iterator[Path]:
-    """Give a folder beside the runs, where checkpoints can be hard links, for the time of a replay."""
-    # Where nothing can be written, the system's own place for such things must do.
-    place = home if os.access(home, os.W_OK) else None
-    with tempfile.TemporaryDirectory(prefix="replay-", dir=place, ignore_cleanup_errors=True) as folder:
-        yield Path(folder)
