@@ -193,6 +193,25 @@ def test_a_holder_elsewhere_is_live_for_60_s_after_its_heartbeat(tmp_path: Path,
     assert RunLock(tmp_path, clock=clock).acquire() == 2
 
 
+def test_no_clock_of_a_host_makes_a_live_holder_look_dead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    holder = RunLock(tmp_path, machine=ELSEWHERE, heartbeat_seconds=3600)
+    # The holder's host is an hour behind, then the reader's an hour ahead; the file system has its own clock.
+    real = time.time
+    for off, live in ((-3600, True), (3600, False)):
+        monkeypatch.setattr(time, "time", lambda off=off: real() + off)
+        if holder.record is None:
+            holder.acquire()
+            monkeypatch.setattr(time, "time", real)
+        # Without asking, this host's clock is all there is.
+        assert peek(tmp_path).live is live
+        assert (found := RunLock(tmp_path).peek(ask=True)) and found.live
+        with pytest.raises(RunLiveError):
+            RunLock(tmp_path).acquire()
+    assert sorted(path.name for path in (tmp_path / "lock").iterdir()) == ["000001.json"]
+
+
 def test_an_old_attempt_is_fenced_off_and_cannot_hurt_the_new_one(tmp_path: Path) -> None:
     clock = Clock()
     old = RunLock(tmp_path, clock=clock, machine=ELSEWHERE, heartbeat_seconds=3600)
@@ -274,8 +293,8 @@ def test_a_lost_race_is_seen_although_both_read_the_same_last_attempt(
     early = RunLock(tmp_path)
     read_last = late._read_last
 
-    def read_then_lose() -> LockRecord | None:
-        last = read_last()
+    def read_then_lose(now: float) -> LockRecord | None:
+        last = read_last(now)
         if early.record is None:
             early.acquire()
         return last

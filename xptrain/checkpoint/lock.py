@@ -3,8 +3,9 @@
 Each attempt has one file, `lock/<attempt, 6 digits>.json`, which only a hard link to a finished record makes:
 of several processes on any hosts exactly one gets the next number. The attempt with the highest number has
 the run. Only its owner touches a file after that (its modification time is the heartbeat), so no write of a
-process that lost the run can undo what its successor wrote. There is no flock: a forked loader worker would
-keep it after the death of its parent.
+process that lost the run can undo what its successor wrote. Heartbeats and their ages are told by the clock
+of the file system, on shared storage its server's: the clocks of the hosts may disagree by any amount. There
+is no flock: a forked loader worker would keep it after the death of its parent.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from secrets import token_hex
@@ -61,7 +63,7 @@ class RunLock:
     Args:
         directory: The run's checkpoint folder; `acquire` makes it.
         heartbeat_seconds: Seconds between two heartbeats.
-        clock: Wall clock in seconds since the epoch.
+        clock: Seconds since the epoch; the file system's own clock when it is None.
         machine: Where this process runs; found out when it is None.
 
     Attributes:
@@ -79,7 +81,7 @@ class RunLock:
         directory: str | os.PathLike[str],
         *,
         heartbeat_seconds: float = 5.0,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] | None = None,
         machine: Machine | None = None,
     ) -> None:
         self.folder = Path(directory).absolute() / "lock"
@@ -122,7 +124,7 @@ class RunLock:
             CheckpointWriteError: The folder is gone or cannot be read.
         """
         try:
-            last = self._read_last()
+            last = self._read_last(self._now(ask=False))
         except OSError as error:
             raise _unwritable(self.folder, error) from error
         mine = self.record
@@ -149,12 +151,34 @@ class RunLock:
         except OSError as error:
             raise _unwritable(self.folder, error) from error
 
-    def peek(self) -> LockRecord | None:
-        """Return who has the run, or had it last, without touching anything; None for a new run."""
-        return self._read_last() if self.folder.is_dir() else None
+    def peek(self, *, ask: bool = False) -> LockRecord | None:
+        """Return who has the run, or had it last; None for a new run.
+
+        Args:
+            ask: Make and delete a file, to tell a heartbeat's age by the clock of the file system; without
+                that nothing is touched, and this host's clock must do.
+        """
+        return self._read_last(self._now(ask=ask)) if self.folder.is_dir() else None
+
+    def _now(self, *, ask: bool) -> float:
+        if self._clock is not None:
+            return self._clock()
+        if ask:
+            probe = self.folder / f".{token_hex(8)}"
+            with suppress(OSError):
+                try:
+                    probe.write_text("what time is it?")
+                    return probe.stat().st_mtime
+                finally:
+                    probe.unlink(missing_ok=True)
+        return time.time()
+
+    def _touch(self, path: Path) -> None:
+        # Without a time, the file system takes its own.
+        os.utime(path, None if self._clock is None else (self._clock(),) * 2)
 
     def _claim(self, above: int) -> bool:
-        last = self._read_last()
+        last = self._read_last(self._now(ask=True))
         if last and last.live:
             raise RunLiveError(
                 "another process is training this run",
@@ -166,13 +190,13 @@ class RunLock:
         attempt = 1 + max(above, last.attempt if last else 0)
         started = process_started(os.getpid())
         assert started is not None
-        now = self._clock()
-        record = LockRecord(attempt, token_hex(8), self._machine, os.getpid(), started, int(now * 1000))
+        now_ms = int(self._now(ask=False) * 1000)
+        record = LockRecord(attempt, token_hex(8), self._machine, os.getpid(), started, now_ms)
         draft = self.folder / f".{record.token}"
         try:
             draft.write_text(_text(record))
             sync(draft)
-            os.utime(draft, (now, now))
+            self._touch(draft)
             won = _link(draft, self._path(attempt))
         finally:
             draft.unlink(missing_ok=True)
@@ -181,15 +205,15 @@ class RunLock:
             self.record = record
         return won
 
-    def _read_last(self) -> LockRecord | None:
+    def _read_last(self, now: float) -> LockRecord | None:
         attempts = [int(path.stem) for path in self.folder.iterdir() if path.stem.isdecimal()]
-        return self._read(max(attempts)) if attempts else None
+        return self._read(max(attempts), now) if attempts else None
 
-    def _read(self, attempt: int) -> LockRecord:
+    def _read(self, attempt: int, now: float) -> LockRecord:
         # Opening first makes a network file system ask its server for the time of the heartbeat.
         with self._path(attempt).open() as stream:
             text, heartbeat = stream.read(), os.fstat(stream.fileno()).st_mtime
-        is_fresh = self._clock() - heartbeat < STALE_SECONDS
+        is_fresh = now - heartbeat < STALE_SECONDS
         try:
             fields = json.loads(text)
             record = LockRecord(**{**fields, "machine": Machine(**fields["machine"])})
@@ -207,10 +231,9 @@ class RunLock:
     def _beat(self) -> None:
         mine, stop = self.record, self._stop
         while mine and not stop.wait(self._interval):
-            now = self._clock()
             try:
-                os.utime(self._path(mine.attempt), (now, now))
-                last = self._read_last()
+                self._touch(self._path(mine.attempt))
+                last = self._read_last(self._now(ask=False))
             except OSError:
                 # The next check() meets the same folder and raises where somebody can see it.
                 continue

@@ -73,7 +73,7 @@ def deliver(reading: Reading) -> Delivery:
     lock = RunLock(Path(info.checkpoint_dir))
 
     def alive(attempt: Attempt) -> bool:
-        return is_running(attempt, RUNNING, lock.peek())
+        return is_running(attempt, RUNNING, lock.peek(ask=True))
 
     return reconcile(reading.folder, open_tracker, alive)
 

@@ -130,8 +130,8 @@ def _existing(folder: RunFolder, settings: Settings) -> Found:
     setup = info.setup
     state = run_state(folder)
     if state.attempt is not None and state.status == "RUNNING" and is_live(state.attempt):
-        # The lock decides; this only gives the answer before anything is touched.
-        lock = RunLock(Path(info.checkpoint_dir)).peek()
+        # The lock decides; this only gives the answer before anything of the run is touched.
+        lock = RunLock(Path(info.checkpoint_dir)).peek(ask=True)
         if lock is None or lock.live:
             raise RunLiveError(
                 f"run {info.key} is being trained now",
